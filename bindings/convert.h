@@ -1,0 +1,50 @@
+// Python objects to core types and back: text, vectors, errors.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pymemstore/status.h"
+#include "pymemstore/store.h"
+
+namespace pymemstore {
+
+namespace py = pybind11;
+using F32Array = py::array_t<float, py::array::c_style>;
+
+// Raises the Python exception of a status (errors.cc holds the table).
+[[noreturn]] void Raise(const Status& status);
+inline void Check(const Status& status) {
+  if (!status.ok()) Raise(status);
+}
+template <typename T>
+T Unwrap(Result<T> result) {
+  if (!result.ok()) Raise(result.status());
+  return std::move(*result);
+}
+
+// The UTF-8 of a str, valid while `object` lives. InvalidArgument for another type or a lone surrogate; `what`
+// names the item.
+std::string_view Utf8(py::handle object, const std::string& what);
+std::vector<std::string> Utf8List(const py::sequence& names, const char* what);
+
+// A str from UTF-8 bytes of the store. Damaged bytes are Corruption, not a UnicodeDecodeError.
+py::str ToStr(std::string_view text);
+
+// Unit vectors of a float32 (n, dim) array; with `rows` given, n must equal it. InvalidArgument names the row
+// that is not finite or has no length.
+struct Vectors {
+  std::vector<float> data;
+  size_t n = 0;
+  uint32_t dim = 0;
+};
+Vectors ToUnitVectors(const F32Array& array, const std::string& what, ssize_t rows = -1);
+
+// True when a signal handler raised (Ctrl-C): the error is set. To be called without the GIL.
+bool Interrupted();
+
+}  // namespace pymemstore

@@ -1,0 +1,383 @@
+// The driver: keeps codes for the rows that have been asked about often enough, shares rows out to threads, and
+// runs the stages. Every stage only drops rows whose canonical score is proven to miss the threshold.
+#include "exact_scan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#include "distance.h"
+#include "scan_codes.h"
+#include "simd_kernels.h"
+
+namespace pymemstore {
+namespace {
+
+constexpr uint64_t kMinCodedRows = 1024;   // smaller stores are scanned as float32
+constexpr uint64_t kMinTail = 64;          // fewer new rows are left to the float32 scan
+constexpr double kScansBeforeCoding = 24;  // coding a row costs about as much as this many float32 dot products
+constexpr size_t kBlockRows = 512;         // rows whose codes stay in the inner caches while queries pass
+constexpr size_t kTailBlockRows = 128;
+constexpr size_t kQueryBatch = 256;        // queries coded and run together
+constexpr double kWorkPerThread = 4e7;     // row x query x dim products that pay for a thread
+constexpr double kWorkPerPoll = 4e8;
+constexpr auto kPollInterval = std::chrono::milliseconds(20);
+// The direct scan's error bound takes norms up to this; unit vectors in float32 are far inside.
+constexpr double kMaxNorm = 1.001;
+
+struct Job {
+  const RowView* view;
+  const ScanCodes* codes;  // may be null
+  uint64_t coded;          // rows that are scanned through codes
+  const float* queries;
+  size_t n;
+  const double* limits;    // tau - kScoreSlack of each query
+  const CodedQuery* coded_queries;
+  uint64_t chunk_rows;
+};
+
+struct Output {
+  std::vector<ScoredRow>* results;  // of the job's queries
+  ScanStats stats;
+};
+
+class Worker {
+ public:
+  Worker(const Job& job, Output* out) : job_(job), out_(*out), kernels_(ActiveKernels()) {}
+
+  // Scans rows [first, end); no chunk straddles two segments, or the end of the coded rows.
+  void Scan(uint64_t first, uint64_t end) {
+    out_.stats.rows_scanned += (end - first) * job_.n;
+    if (first < job_.coded) {
+      ScanCoded(first, end);
+    } else {
+      ScanDirect(first, end);
+    }
+  }
+
+ private:
+  void ScanDirect(uint64_t first, uint64_t end) {
+    const RowView& v = *job_.view;
+    const double margin = (DotError(v.dim) + 1e-9) * kMaxNorm * kMaxNorm;
+    float dots[kTailBlockRows];
+    for (uint64_t i = first; i < end; i += kTailBlockRows) {
+      const size_t rows = static_cast<size_t>(std::min<uint64_t>(kTailBlockRows, end - i));
+      for (size_t j = 0; j < job_.n; ++j) {
+        const float* q = job_.queries + j * v.dim;
+        kernels_.dot_rows(v.base + i * v.stride, v.stride, rows, q, v.dim, dots);
+        const double limit = job_.limits[j] - margin;
+        for (size_t r = 0; r < rows; ++r) {
+          if (!(static_cast<double>(dots[r]) < limit)) Rescore(j, i + r);
+        }
+      }
+    }
+  }
+
+  void ScanCoded(uint64_t first, uint64_t end) {
+    const ScanSegment& s = *job_.codes->segments[first / kSegmentRows];
+    const uint64_t base = first / kSegmentRows * kSegmentRows;
+    const size_t group_bytes = GroupBytes(job_.codes->basis->padded_k);
+    const size_t k = job_.codes->basis->padded_k;
+    const uint32_t limit = static_cast<uint32_t>(end - base);
+    queries_.resize(job_.n);
+    for (size_t j = 0; j < job_.n; ++j) queries_[j] = job_.coded_queries[j].ForSegment(s, job_.limits[j]);
+    // Few queries: long runs, so that the second stage can fetch rows ahead. Many: blocks that stay in cache.
+    const size_t step = job_.n <= kScanTile ? kSegmentRows : kBlockRows;
+    for (uint32_t row = static_cast<uint32_t>(first - base); row < limit; row += static_cast<uint32_t>(step)) {
+      const size_t groups = (std::min<size_t>(step, limit - row) + kGroupRows - 1) / kGroupRows;
+      for (size_t j = 0; j < job_.n; j += kScanTile) {
+        const size_t nq = std::min(kScanTile, job_.n - j);
+        kernels_.scan_groups(s.stage1.get() + row / kGroupRows * group_bytes, groups, k, queries_.data() + j, nq,
+                             masks_);
+        CollectSurvivors(row, limit, groups, nq);
+        for (size_t q = 0; q < nq; ++q) {
+          if (!survivors_[q].empty()) SecondStage(s, base, j + q, survivors_[q]);
+        }
+      }
+    }
+  }
+
+  void CollectSurvivors(uint32_t row, uint32_t limit, size_t groups, size_t nq) {
+    for (size_t q = 0; q < nq; ++q) survivors_[q].clear();
+    const size_t count = groups * nq;
+    for (size_t i = 0; i < count;) {
+      uint64_t four;  // most masks are empty: look at four at once
+      std::memcpy(&four, masks_ + i, sizeof four);
+      if (four == 0) {
+        i += 4;
+        continue;
+      }
+      for (const size_t end = std::min(i + 4, count); i < end; ++i) {
+        for (unsigned m = masks_[i]; m != 0; m &= m - 1) {
+          const uint32_t r =
+              row + static_cast<uint32_t>(i / nq * kGroupRows) + static_cast<uint32_t>(__builtin_ctz(m));
+          if (r < limit) survivors_[i % nq].push_back(r);
+        }
+      }
+    }
+  }
+
+  void SecondStage(const ScanSegment& s, uint64_t base, size_t j, const std::vector<uint32_t>& survivors) {
+    const CodedQuery& q = job_.coded_queries[j];
+    dots_.resize(survivors.size());
+    kernels_.dot_codes(reinterpret_cast<const int8_t*>(s.stage2.get()), job_.codes->PaddedDim(), survivors.data(),
+                       survivors.size(), q.codes2.data(), dots_.data());
+    for (size_t i = 0; i < survivors.size(); ++i) {
+      if (!(q.Bound2(s, survivors[i], dots_[i]) < job_.limits[j])) Rescore(j, base + survivors[i]);
+    }
+  }
+
+  void Rescore(size_t j, uint64_t row) {
+    ++out_.stats.rows_rescored;
+    const RowView& v = *job_.view;
+    const double score = kernels_.canonical_dot(job_.queries + j * v.dim, v.row(row), v.dim);
+    if (score >= job_.limits[j]) out_.results[j].push_back({row, score});
+  }
+
+  const Job& job_;
+  Output& out_;
+  const Kernels& kernels_;
+  std::vector<ScanQuery> queries_;
+  std::vector<uint32_t> survivors_[kScanTile];
+  std::vector<int32_t> dots_;
+  uint16_t masks_[kSegmentRows / kGroupRows * kScanTile + 4] = {};
+};
+
+// What the threads of one call share.
+struct Shared {
+  std::atomic<uint64_t> next{0};
+  std::atomic<bool> stop{false};
+  std::mutex mu;
+  std::condition_variable cv;
+  int running = 0;              // under mu
+  bool out_of_memory = false;   // under mu
+};
+
+// Chunks are numbered over the coded rows first, then over the others.
+bool NextChunk(const Job& job, Shared* shared, uint64_t* first, uint64_t* end) {
+  if (shared->stop.load(std::memory_order_relaxed)) return false;
+  const uint64_t chunk = shared->next.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t coded_chunks = (job.coded + job.chunk_rows - 1) / job.chunk_rows;
+  if (chunk < coded_chunks) {
+    *first = chunk * job.chunk_rows;
+    *end = std::min(*first + job.chunk_rows, job.coded);
+  } else {
+    *first = job.coded + (chunk - coded_chunks) * job.chunk_rows;
+    *end = std::min(*first + job.chunk_rows, job.view->rows);
+  }
+  return *first < job.view->rows;
+}
+
+void RunWorker(const Job& job, Shared* shared, Output* out) {
+  bool out_of_memory = false;
+  try {
+    Worker worker(job, out);
+    uint64_t first, end;
+    while (NextChunk(job, shared, &first, &end)) worker.Scan(first, end);
+  } catch (const std::bad_alloc&) {
+    out_of_memory = true;
+    shared->stop = true;
+  }
+  std::lock_guard<std::mutex> lock(shared->mu);
+  shared->out_of_memory |= out_of_memory;
+  --shared->running;
+  shared->cv.notify_one();
+}
+
+// Runs the job on the calling thread and up to `helpers` more, and polls `interrupted` on the calling one.
+Status RunJob(const Job& job, size_t helpers, const std::function<bool()>& interrupted, Output* out) {
+  Shared shared;
+  std::vector<std::vector<std::vector<ScoredRow>>> results(helpers, std::vector<std::vector<ScoredRow>>(job.n));
+  std::vector<Output> outputs(helpers);
+  std::vector<std::thread> threads;
+  threads.reserve(helpers);
+  // Threads must be joined on every path out, also when the caller's `interrupted` throws.
+  struct Joiner {
+    Shared* shared;
+    std::vector<std::thread>* threads;
+    bool stop = true;
+    ~Joiner() {
+      if (stop) shared->stop = true;
+      for (std::thread& t : *threads) {
+        if (t.joinable()) t.join();
+      }
+    }
+  } joiner{&shared, &threads};
+  for (size_t i = 0; i < helpers; ++i) {
+    outputs[i].results = results[i].data();
+    {
+      std::lock_guard<std::mutex> lock(shared.mu);
+      ++shared.running;
+    }
+    try {
+      threads.emplace_back(RunWorker, std::cref(job), &shared, &outputs[i]);
+    } catch (const std::system_error&) {  // no more threads to be had: go on with fewer
+      std::lock_guard<std::mutex> lock(shared.mu);
+      --shared.running;
+      break;
+    }
+  }
+  bool stopped = false;
+  {
+    Worker worker(job, out);
+    double unpolled = 0;
+    uint64_t first, end;
+    while (!stopped && NextChunk(job, &shared, &first, &end)) {
+      worker.Scan(first, end);
+      unpolled += static_cast<double>(end - first) * static_cast<double>(job.n) * job.view->dim;
+      if (unpolled >= kWorkPerPoll) {
+        unpolled = 0;
+        stopped = interrupted && interrupted();
+      }
+    }
+  }
+  for (bool waiting = !threads.empty(); waiting;) {
+    if (stopped) shared.stop = true;
+    {
+      std::unique_lock<std::mutex> lock(shared.mu);
+      waiting = !shared.cv.wait_for(lock, kPollInterval, [&] { return shared.running == 0; });
+    }
+    if (waiting && !stopped) stopped = interrupted && interrupted();
+  }
+  joiner.stop = false;
+  for (std::thread& t : threads) t.join();
+  threads.clear();
+  if (stopped) return Status::Interrupted();
+  if (shared.out_of_memory) throw std::bad_alloc();
+  for (size_t i = 0; i < helpers; ++i) {
+    for (size_t j = 0; j < job.n; ++j) {
+      out->results[j].insert(out->results[j].end(), results[i][j].begin(), results[i][j].end());
+    }
+    out->stats.rows_scanned += outputs[i].stats.rows_scanned;
+    out->stats.rows_rescored += outputs[i].stats.rows_rescored;
+  }
+  if (helpers > 0) {  // chunks came to the threads in no fixed pattern
+    for (size_t j = 0; j < job.n; ++j) {
+      std::sort(out->results[j].begin(), out->results[j].end(),
+                [](const ScoredRow& a, const ScoredRow& b) { return a.row < b.row; });
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+struct ExactScan::Impl {
+  explicit Impl(uint32_t d) : dim(d) {}
+
+  // The codes to use for a call of n queries: builds or extends them when the float32 scans that this and
+  // earlier calls would do cost more.
+  Status Acquire(const RowView& view, size_t n, const std::function<bool()>& interrupted,
+                 std::shared_ptr<const ScanCodes>* out) {
+    std::shared_ptr<const ScanCodes> old;
+    {
+      std::lock_guard<std::mutex> lock(mu);
+      *out = old = codes;
+      const uint64_t coded = old != nullptr ? old->rows : 0;
+      if (view.rows < kMinCodedRows || view.rows < coded + kMinTail || building) return Status::Ok();
+      const double uncoded = static_cast<double>(view.rows - coded);
+      direct_work += uncoded * static_cast<double>(n);
+      if (direct_work < kScansBeforeCoding * uncoded) return Status::Ok();
+      building = true;
+    }
+    struct Done {
+      Impl* impl;
+      std::shared_ptr<const ScanCodes> made;
+      ~Done() {
+        std::lock_guard<std::mutex> lock(impl->mu);
+        impl->building = false;
+        impl->direct_work = 0;
+        if (made != nullptr) impl->codes = made;
+      }
+    } done{this, nullptr};
+    try {
+      PMS_RETURN_IF_ERROR(ExtendCodes(view, old, interrupted, &done.made));
+    } catch (const std::bad_alloc&) {
+      return Status::Ok();  // codes only save time: go on with those there are
+    }
+    *out = done.made;
+    return Status::Ok();
+  }
+
+  const uint32_t dim;
+  std::mutex mu;
+  std::shared_ptr<const ScanCodes> codes;  // under mu
+  double direct_work = 0;                  // under mu: row x query products over rows without codes
+  bool building = false;                   // under mu
+};
+
+ExactScan::ExactScan(uint32_t dim) : impl_(std::make_unique<Impl>(dim)) {}
+ExactScan::~ExactScan() = default;
+
+Status ExactScan::WithinThreshold(const RowView& view, const float* queries, size_t n, const double* taus,
+                                  int threads, const std::function<bool()>& interrupted,
+                                  std::vector<std::vector<ScoredRow>>* out, ScanStats* stats) {
+  if (view.dim != impl_->dim) return Status::InvalidArgument("exact scan: rows of another dimension");
+  if (view.dim == 0 || view.stride % sizeof(float) != 0 || view.stride < view.dim * sizeof(float)) {
+    return Status::InvalidArgument("exact scan: bad row stride");
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (std::isnan(taus[i])) return Status::InvalidArgument("exact scan: threshold is NaN");
+  }
+  if (stats != nullptr) *stats = ScanStats();
+  try {
+    out->assign(n, {});
+    if (view.rows == 0 || n == 0) return Status::Ok();
+    std::shared_ptr<const ScanCodes> codes;
+    const Status acquired = impl_->Acquire(view, n, interrupted, &codes);
+    if (!acquired.ok()) {
+      out->clear();
+      return acquired;
+    }
+    std::vector<double> limits(n);
+    for (size_t i = 0; i < n; ++i) limits[i] = taus[i] - kScoreSlack;
+    std::vector<CodedQuery> coded_queries;
+    for (size_t first = 0; first < n; first += kQueryBatch) {
+      const size_t count = std::min(kQueryBatch, n - first);
+      Job job{&view, codes.get(), codes != nullptr ? std::min(codes->rows, view.rows) : 0,
+              queries + first * view.dim, count, limits.data() + first, nullptr, kSegmentRows};
+      if (job.coded > 0) {
+        coded_queries.clear();
+        for (size_t i = 0; i < count; ++i) {
+          coded_queries.push_back(CodeQuery(*codes->basis, job.queries + i * view.dim));
+        }
+        job.coded_queries = coded_queries.data();
+      }
+      const double work = static_cast<double>(view.rows) * static_cast<double>(count) * view.dim;
+      double helpers = std::min(work / kWorkPerThread, static_cast<double>(std::max(threads, 1))) - 1;
+      helpers = std::clamp(helpers, 0.0, 255.0);
+      if (helpers >= 1) {
+        // Some chunks for each thread, so that none waits long for the last one; a divisor of a segment.
+        while (job.chunk_rows > kBlockRows &&
+               static_cast<double>(view.rows) / static_cast<double>(job.chunk_rows) < 8 * (helpers + 1)) {
+          job.chunk_rows /= 2;
+        }
+      } else if (work > kWorkPerPoll) {
+        job.chunk_rows = kBlockRows;  // so that an interruption is seen soon
+      }
+      Output output{out->data() + first, {}};
+      const Status status = RunJob(job, static_cast<size_t>(helpers), interrupted, &output);
+      if (!status.ok()) {
+        out->clear();
+        return status;
+      }
+      if (stats != nullptr) {
+        stats->rows_scanned += output.stats.rows_scanned;
+        stats->rows_rescored += output.stats.rows_rescored;
+      }
+    }
+    return Status::Ok();
+  } catch (const std::bad_alloc&) {
+    out->clear();
+    return Status::IOError("exact scan: out of memory");
+  }
+}
+
+}  // namespace pymemstore

@@ -1,0 +1,248 @@
+#include "name_table.h"
+
+#include <algorithm>
+
+namespace pymemstore {
+namespace {
+
+// Which rules the keys of stored names serve: all, so that a query may choose.
+uint32_t IndexedRules(Kind kind) { return kind == Kind::kEntity ? kRulesWide : kRulesRelation; }
+
+}  // namespace
+
+Status NameTable::CheckName(Kind kind, Bytes name) {
+  if (name.empty()) return Status::InvalidArgument(std::string("the name of ") + (kind == Kind::kEntity ? "an entity" : "a relation") + " is empty");
+  if (name.size() > kMaxNameBytes)
+    return Status::InvalidArgument("the name " + Quote(name) + " has " + std::to_string(name.size()) +
+                                   " bytes; the limit is " + std::to_string(kMaxNameBytes));
+  return Status::Ok();
+}
+
+bool NameTable::Find(Txn* txn, Bytes name, NameId* id) const {
+  Cursor c(txn, table(Table::kEntHash));
+  for (bool more = c.SeekKey(Key64(Hash(name))); more; more = c.NextOfKey()) {
+    NameRecord record;
+    const NameId candidate = GetBe32(c.value().data());
+    if (Get(txn, candidate, &record) && record.name == name) {
+      *id = candidate;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool NameTable::GetForgotten(Txn* txn, NameId id, NameRecord* record) const {
+  Bytes value;
+  if (!txn->Get(table(Table::kEntName), Key32(id), &value)) return false;
+  if (DecodeName(value, record)) return true;
+  txn->Fail(Status::Corruption(std::string("the record of ") + KindName(kind_) + " " + std::to_string(id) + " is damaged"));
+  return false;
+}
+
+bool NameTable::Get(Txn* txn, NameId id, NameRecord* record) const {
+  return GetForgotten(txn, id, record) && record->live();
+}
+
+void NameTable::Create(Txn* txn, NameId id, Bytes name, uint64_t row_plus_1) const {
+  txn->Put(table(Table::kEntName), Key32(id), EncodeName({row_plus_1, 0, name}));
+  txn->Put(table(Table::kEntHash), Key64(Hash(name)), Key32(id));
+  if (!row_plus_1) txn->Put(table(Table::kEntPending), Key32(id), {});
+}
+
+void NameTable::SetRow(Txn* txn, NameId id, uint64_t row) const {
+  NameRecord record;
+  if (!Get(txn, id, &record)) return;
+  if (!record.row_plus_1) txn->Delete(table(Table::kEntPending), Key32(id));
+  record.row_plus_1 = row + 1;
+  txn->Put(table(Table::kEntName), Key32(id), EncodeName(record));
+}
+
+void NameTable::RemoveKeys(Txn* txn, NameId id, Bytes name) const {
+  txn->DeletePair(table(Table::kEntHash), Key64(Hash(name)), Key32(id));
+  RuleKeys keys;
+  CollectNameKeys(id, name, &keys);
+  for (const auto& [key, owner] : keys) txn->DeletePair(table(Table::kEntRule), Key64(key), Key32(owner));
+}
+
+void NameTable::Rename(Txn* txn, NameId id, Bytes name) const {
+  NameRecord record;
+  if (!Get(txn, id, &record)) return;
+  const std::string old(record.name);
+  const uint64_t row_plus_1 = record.row_plus_1;
+  RemoveKeys(txn, id, old);
+  txn->Put(table(Table::kEntName), Key32(id), EncodeName({row_plus_1, 0, name}));
+  txn->Put(table(Table::kEntHash), Key64(Hash(name)), Key32(id));
+  RuleKeys keys;
+  CollectNameKeys(id, name, &keys);
+  // An alias of this name may share a key with the old text, which went with it.
+  for (const std::string& alias : Aliases(txn, id)) CollectAliasKeys(id, alias, &keys);
+  AddRuleKeys(txn, &keys);
+}
+
+void NameTable::Forget(Txn* txn, NameId id) const {
+  NameRecord record;
+  if (!Get(txn, id, &record)) return;
+  const std::string name(record.name);
+  for (const std::string& alias : Aliases(txn, id)) RemoveAlias(txn, id, alias);
+  for (const std::string& external : ExternalIds(txn, id)) txn->Delete(table(Table::kEntExternal), external);
+  txn->Delete(table(Table::kEntExternalOf), Key32(id));
+  RemoveKeys(txn, id, name);
+  txn->Delete(table(Table::kEntPending), Key32(id));
+  txn->Put(table(Table::kEntName), Key32(id), EncodeName({0, NameRecord::kForgotten, name}));
+}
+
+bool NameTable::AddAlias(Txn* txn, NameId id, Bytes alias) const {
+  uint32_t number = 0;
+  {
+    Cursor c(txn, table(Table::kEntAliasHash));
+    for (bool more = c.SeekPair(Key64(Hash(alias)), Key32x2(id, 0)); more && GetBe32(c.value().data()) == id;
+         more = c.NextOfKey()) {
+      Bytes text;
+      if (txn->Get(table(Table::kEntAlias), c.value(), &text) && text == alias) return false;
+    }
+  }
+  {
+    // The next number of this name: behind its last alias.
+    Cursor c(txn, table(Table::kEntAlias));
+    const bool behind = c.Seek(Key32x2(id + 1, 0)) ? c.Prev() : c.Last();
+    if (behind && GetBe32(c.key().data()) == id) number = GetBe32(c.key().data() + 4) + 1;
+  }
+  txn->Put(table(Table::kEntAlias), Key32x2(id, number), alias);
+  txn->Put(table(Table::kEntAliasHash), Key64(Hash(alias)), Key32x2(id, number));
+  return txn->ok();
+}
+
+bool NameTable::RemoveAlias(Txn* txn, NameId id, Bytes alias) const {
+  std::string row;
+  {
+    Cursor c(txn, table(Table::kEntAliasHash));
+    for (bool more = c.SeekPair(Key64(Hash(alias)), Key32x2(id, 0)); more && GetBe32(c.value().data()) == id;
+         more = c.NextOfKey()) {
+      Bytes text;
+      if (txn->Get(table(Table::kEntAlias), c.value(), &text) && text == alias) {
+        row = std::string(c.value());
+        break;
+      }
+    }
+  }
+  if (row.empty()) return false;
+  RuleKeys gone, kept;
+  CollectAliasKeys(id, alias, &gone);
+  txn->DeletePair(table(Table::kEntAliasHash), Key64(Hash(alias)), row);
+  txn->Delete(table(Table::kEntAlias), row);
+  // The name and its other aliases may share the key.
+  NameRecord record;
+  if (Get(txn, id, &record)) CollectNameKeys(id, std::string(record.name), &kept);
+  for (const std::string& other : Aliases(txn, id)) CollectAliasKeys(id, other, &kept);
+  for (const auto& key : gone)
+    if (std::find(kept.begin(), kept.end(), key) == kept.end())
+      txn->DeletePair(table(Table::kEntRule), Key64(key.first), Key32(id));
+  return txn->ok();
+}
+
+std::vector<std::string> NameTable::Aliases(Txn* txn, NameId id) const {
+  std::vector<std::string> result;
+  Cursor c(txn, table(Table::kEntAlias));
+  for (bool more = c.Seek(Key32x2(id, 0)); more && GetBe32(c.key().data()) == id; more = c.Next())
+    result.emplace_back(c.value());
+  return result;
+}
+
+std::vector<NameId> NameTable::NamedBy(Txn* txn, Bytes alias) const {
+  std::vector<NameId> ids;
+  Cursor c(txn, table(Table::kEntAliasHash));
+  for (bool more = c.SeekKey(Key64(Hash(alias))); more; more = c.NextOfKey()) {
+    Bytes text;
+    if (txn->Get(table(Table::kEntAlias), c.value(), &text) && text == alias)
+      ids.push_back(GetBe32(c.value().data()));
+  }
+  return ids;
+}
+
+Result<bool> NameTable::SetExternalId(Txn* txn, Bytes external_id, NameId id) const {
+  if (external_id.empty() || external_id.size() > kMaxExternalIdBytes)
+    return Status::InvalidArgument("the external id " + Quote(external_id) + " has " +
+                                   std::to_string(external_id.size()) + " bytes; 1 to " +
+                                   std::to_string(kMaxExternalIdBytes) + " are allowed");
+  NameId old = kNoName;
+  if (ByExternalId(txn, external_id, &old)) {
+    if (old == id) return false;
+    NameRecord record;
+    const std::string holder = Get(txn, old, &record) ? std::string(record.name) : "?";
+    return Status::InvalidArgument("the external id " + Quote(external_id) + " belongs to " + Quote(holder));
+  }
+  txn->Put(table(Table::kEntExternal), external_id, Key32(id));
+  txn->Put(table(Table::kEntExternalOf), Key32(id), external_id);
+  return true;
+}
+
+bool NameTable::ByExternalId(Txn* txn, Bytes external_id, NameId* id) const {
+  Bytes value;
+  if (external_id.empty() || external_id.size() > kMaxExternalIdBytes) return false;
+  if (!txn->Get(table(Table::kEntExternal), external_id, &value) || value.size() != 4) return false;
+  *id = GetBe32(value.data());
+  return true;
+}
+
+std::vector<std::string> NameTable::ExternalIds(Txn* txn, NameId id) const {
+  std::vector<std::string> result;
+  Cursor c(txn, table(Table::kEntExternalOf));
+  for (bool more = c.SeekKey(Key32(id)); more; more = c.NextOfKey()) result.emplace_back(c.value());
+  return result;
+}
+
+void NameTable::CollectNameKeys(NameId id, Bytes name, RuleKeys* keys) const {
+  std::vector<uint64_t> found;
+  IndexKeys(ParseName(name), IndexedRules(kind_), &found);
+  for (uint64_t key : found) keys->emplace_back(key, id);
+}
+
+void NameTable::CollectAliasKeys(NameId id, Bytes alias, RuleKeys* keys) const {
+  std::vector<uint64_t> found;
+  IndexKeys(ParseName(alias), RuleBit(Match::kFolded), &found);
+  for (uint64_t key : found) keys->emplace_back(key, id);
+}
+
+void NameTable::AddRuleKeys(Txn* txn, RuleKeys* keys) const {
+  std::sort(keys->begin(), keys->end());
+  keys->erase(std::unique(keys->begin(), keys->end()), keys->end());
+  for (const auto& [key, id] : *keys) txn->PutNew(table(Table::kEntRule), Key64(key), Key32(id));
+  keys->clear();
+}
+
+std::vector<NameId> NameTable::ByRuleKey(Txn* txn, uint64_t key) const {
+  std::vector<NameId> ids;
+  Cursor c(txn, table(Table::kEntRule));
+  for (bool more = c.SeekKey(Key64(key)); more; more = c.NextOfKey()) ids.push_back(GetBe32(c.value().data()));
+  return ids;
+}
+
+bool FindSource(Txn* txn, const StoreId& store, Bytes source, uint32_t* id) {
+  Cursor c(txn, Table::kSourceHash);
+  for (bool more = c.SeekKey(Key64(NameHash(store, source))); more; more = c.NextOfKey()) {
+    Bytes text;
+    if (txn->Get(Table::kSource, c.value(), &text) && text == source) {
+      *id = GetBe32(c.value().data());
+      return true;
+    }
+  }
+  return false;
+}
+
+uint32_t InternSource(Txn* txn, const StoreId& store, Bytes source, uint64_t* next_source) {
+  uint32_t id = 0;
+  if (FindSource(txn, store, source, &id)) return id;
+  id = static_cast<uint32_t>((*next_source)++);
+  txn->Put(Table::kSource, Key32(id), source);
+  txn->Put(Table::kSourceHash, Key64(NameHash(store, source)), Key32(id));
+  return id;
+}
+
+bool SourceText(Txn* txn, uint32_t id, std::string* text) {
+  Bytes value;
+  if (!txn->Get(Table::kSource, Key32(id), &value)) return false;
+  *text = std::string(value);
+  return true;
+}
+
+}  // namespace pymemstore

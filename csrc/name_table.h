@@ -1,0 +1,65 @@
+// Unique names of one kind and their ids; aliases, rule keys and external ids beside them.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lmdb_env.h"
+
+namespace pymemstore {
+
+// Stateless but for the hash key: every call works on the transaction it is given.
+class NameTable {
+ public:
+  NameTable(Kind kind, const StoreId& id) : kind_(kind), store_(id) {}
+  Kind kind() const { return kind_; }
+
+  // Fails the caller's input: empty, too long. (UTF-8 is the binding's to check: Python's text is Unicode.)
+  static Status CheckName(Kind kind, Bytes name);
+
+  bool Find(Txn* txn, Bytes name, NameId* id) const;
+  // False for an id that no name has, or a forgotten one. The record's name lives as long as the page does.
+  bool Get(Txn* txn, NameId id, NameRecord* record) const;
+  bool GetForgotten(Txn* txn, NameId id, NameRecord* record) const;  // forgotten ones too
+
+  // `name` is not there yet; `id` is the next one. Its rule keys are the caller's (AddRuleKeys), in bulk.
+  void Create(Txn* txn, NameId id, Bytes name, uint64_t row_plus_1) const;
+  void SetRow(Txn* txn, NameId id, uint64_t row) const;
+  void Rename(Txn* txn, NameId id, Bytes name) const;
+  // Marks it; aliases, external ids and keys go. The text stays for the edit log.
+  void Forget(Txn* txn, NameId id) const;
+
+  bool AddAlias(Txn* txn, NameId id, Bytes alias) const;     // false: there already
+  bool RemoveAlias(Txn* txn, NameId id, Bytes alias) const;  // false: not there
+  std::vector<std::string> Aliases(Txn* txn, NameId id) const;
+  std::vector<NameId> NamedBy(Txn* txn, Bytes alias) const;  // ascending
+
+  // One external id belongs to one name; a name may have many. False: it was set so already.
+  Result<bool> SetExternalId(Txn* txn, Bytes external_id, NameId id) const;
+  bool ByExternalId(Txn* txn, Bytes external_id, NameId* id) const;
+  std::vector<std::string> ExternalIds(Txn* txn, NameId id) const;
+
+  using RuleKeys = std::vector<std::pair<uint64_t, NameId>>;
+  void CollectNameKeys(NameId id, Bytes name, RuleKeys* keys) const;
+  void CollectAliasKeys(NameId id, Bytes alias, RuleKeys* keys) const;
+  void AddRuleKeys(Txn* txn, RuleKeys* keys) const;  // sorts them, writes and clears
+  std::vector<NameId> ByRuleKey(Txn* txn, uint64_t key) const;
+
+  Table table(Table entity_table) const { return KindTable(entity_table, kind_); }
+
+ private:
+  // Ids (dups of `hash_table`) whose real bytes are `text`, told by `matches`.
+  uint64_t Hash(Bytes text) const { return NameHash(store_, text); }
+  void RemoveKeys(Txn* txn, NameId id, Bytes name) const;
+
+  Kind kind_;
+  StoreId store_;
+};
+
+// Interned source texts of provenance records.
+bool FindSource(Txn* txn, const StoreId& store, Bytes source, uint32_t* id);
+uint32_t InternSource(Txn* txn, const StoreId& store, Bytes source, uint64_t* next_source);
+bool SourceText(Txn* txn, uint32_t id, std::string* text);
+
+}  // namespace pymemstore

@@ -1,0 +1,380 @@
+#include "query.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "distance.h"
+#include "triple_table.h"
+
+namespace pymemstore {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+double Clamp(double score) { return std::max(-1.0, std::min(1.0, score)); }
+bool Passes(double score, double tau) { return score >= tau - kScoreSlack; }
+
+// The similarity that a rule vouches for (docs/semantics.md).
+double RuleSimilarity(Match match) {
+  switch (match) {
+    case Match::kExact:
+    case Match::kAlias:
+      return 1.0;
+    case Match::kFolded:
+      return 0.99;
+    case Match::kDemonym:
+    case Match::kTrailing:
+      return 0.90;
+    case Match::kVector:
+      return -1.0;
+    default:
+      return 0.95;
+  }
+}
+
+struct Candidate {
+  NameId id = 0;
+  double similarity = 0;
+  double cosine = kNan;
+  Match match = Match::kVector;
+};
+
+// Candidates of one kind for one transaction.
+class CandidateFinder {
+ public:
+  CandidateFinder(Snapshot* snapshot, Kind kind, int threads, const InterruptCheck& interrupted)
+      : txn_(snapshot->txn.get()),
+        names_(snapshot->gen->names[Index(kind)]),
+        index_(snapshot->gen->index[Index(kind)].get()),
+        committed_(snapshot->counters.rows[Index(kind)]),
+        threads_(threads),
+        interrupted_(interrupted) {}
+
+  Status Open() {
+    PMS_ASSIGN_OR_RETURN(rows_, index_->file().Rows(committed_));
+    return Status::Ok();
+  }
+  uint32_t dim() const { return index_->dim(); }
+
+  // Scans for `n` vectors at once.
+  Status Scan(const float* vectors, size_t n, const double* taus, SearchMode asked, SearchMode* mode,
+              std::vector<std::vector<Candidate>>* out, uint64_t* rows_scanned) {
+    std::vector<std::vector<ScoredRow>> scored;
+    ScanStats stats;
+    PMS_ASSIGN_OR_RETURN(*mode, index_->WithinThreshold(rows_, vectors, n, taus, asked, threads_, interrupted_,
+                                                        &scored, &stats));
+    *rows_scanned = stats.rows_scanned;
+    out->assign(n, {});
+    for (size_t i = 0; i < n; ++i) {
+      for (const ScoredRow& row : scored[i]) {
+        // A row counts while its owner still points to it: not after a new vector, or when forgotten.
+        NameRecord record;
+        const NameId owner = rows_.owner(row.row);
+        if (!names_.Get(txn_, owner, &record) || record.row_plus_1 != row.row + 1) continue;
+        const double cosine = Clamp(row.score);
+        (*out)[i].push_back({owner, cosine, cosine, Match::kVector});
+      }
+      std::sort((*out)[i].begin(), (*out)[i].end(),
+                [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+    }
+    return txn_->status();
+  }
+
+  // Adds what `rules` find for `text` to the candidates (sorted by id), keeps those that pass tau, and applies
+  // the number guard.
+  void Join(const std::string& text, const float* vector, uint32_t rules, double tau, bool numbers_exact,
+            std::vector<Candidate>* candidates) {
+    const ParsedName parsed = ParseName(text);
+    std::vector<std::pair<NameId, Match>> found;
+    NameId id = kNoName;
+    if ((rules & RuleBit(Match::kExact)) && names_.Find(txn_, text, &id)) found.emplace_back(id, Match::kExact);
+    if (rules & RuleBit(Match::kAlias))
+      for (NameId named : names_.NamedBy(txn_, text)) found.emplace_back(named, Match::kAlias);
+    std::vector<uint64_t> keys;
+    QueryKeys(parsed, rules, &keys);
+    std::vector<NameId> listed;
+    for (uint64_t key : keys) {
+      const std::vector<NameId> ids = names_.ByRuleKey(txn_, key);
+      listed.insert(listed.end(), ids.begin(), ids.end());
+    }
+    std::sort(listed.begin(), listed.end());
+    listed.erase(std::unique(listed.begin(), listed.end()), listed.end());
+    for (NameId candidate : listed) {
+      const Match match = Verify(parsed, rules, candidate);
+      if (match != Match::kVector) found.emplace_back(candidate, match);
+    }
+    std::sort(found.begin(), found.end());  // by id, strongest match first
+    std::vector<Candidate> merged;
+    auto scanned = candidates->begin();
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (i && found[i].first == found[i - 1].first) continue;
+      const auto [found_id, match] = found[i];
+      while (scanned != candidates->end() && scanned->id < found_id) merged.push_back(*scanned++);
+      Candidate c{found_id, RuleSimilarity(match), kNan, match};
+      if (scanned != candidates->end() && scanned->id == found_id) {
+        c.cosine = scanned->cosine;
+        ++scanned;
+      } else if (vector) {
+        c.cosine = Cosine(vector, found_id);
+      }
+      if (c.cosine > c.similarity) c.similarity = c.cosine;
+      if (Passes(c.similarity, tau)) merged.push_back(c);
+    }
+    merged.insert(merged.end(), scanned, candidates->end());
+    if (numbers_exact)
+      merged.erase(std::remove_if(merged.begin(), merged.end(),
+                                  [&](const Candidate& c) { return !NumbersFit(parsed, c); }),
+                   merged.end());
+    *candidates = std::move(merged);
+  }
+
+ private:
+  Match Verify(const ParsedName& query, uint32_t rules, NameId id) {
+    NameRecord record;
+    if (!names_.Get(txn_, id, &record)) return Match::kVector;
+    Match best = MatchNames(query, ParseName(record.name), rules);
+    if (best == Match::kFolded || !(rules & RuleBit(Match::kFolded))) return best;
+    for (const std::string& alias : names_.Aliases(txn_, id))
+      if (MatchNames(query, ParseName(alias), RuleBit(Match::kFolded)) == Match::kFolded) return Match::kFolded;
+    return best;
+  }
+
+  double Cosine(const float* vector, NameId id) {
+    NameRecord record;
+    if (!names_.Get(txn_, id, &record) || !record.row_plus_1) return kNan;
+    if (record.row_plus_1 > rows_.view.rows) {
+      txn_->Fail(Status::Corruption("a name points behind the end of the vector file"));
+      return kNan;
+    }
+    return Clamp(CanonicalDot(vector, rows_.view.row(record.row_plus_1 - 1), dim()));
+  }
+
+  // A text that is the name, or an alias, agrees whatever its numbers are.
+  bool NumbersFit(const ParsedName& query, const Candidate& c) {
+    if (c.match <= Match::kFolded) return true;
+    NameRecord record;
+    return names_.Get(txn_, c.id, &record) && NumbersAgree(query, ParseName(record.name));
+  }
+
+  Txn* txn_;
+  const NameTable& names_;
+  VectorIndex* index_;
+  uint64_t committed_;
+  int threads_;
+  const InterruptCheck& interrupted_;
+  PinnedRows rows_;
+};
+
+// One slot of all queries: scans those that have vectors in one pass, then joins the rules.
+Status FindCandidates(CandidateFinder* finder, const std::vector<Query>& queries, bool entity,
+                      const std::vector<double>& taus, std::vector<std::vector<Candidate>>* out,
+                      std::vector<QueryResult>* results) {
+  std::vector<float> vectors;
+  std::vector<double> scan_taus;
+  std::vector<size_t> who;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    const std::vector<float>& v = entity ? queries[i].entity_vector : queries[i].relation_vector;
+    if (v.empty() || taus[i] > 1 + kScoreSlack) continue;
+    who.push_back(i);
+    vectors.insert(vectors.end(), v.begin(), v.end());
+    scan_taus.push_back(taus[i]);
+  }
+  out->assign(queries.size(), {});
+  if (!who.empty()) {
+    std::vector<std::vector<Candidate>> found;
+    SearchMode mode = SearchMode::kExact;
+    uint64_t rows_scanned = 0;
+    PMS_RETURN_IF_ERROR(finder->Scan(vectors.data(), who.size(), scan_taus.data(), queries[who[0]].search, &mode,
+                                     &found, &rows_scanned));
+    for (size_t j = 0; j < who.size(); ++j) {
+      (*out)[who[j]] = std::move(found[j]);
+      (*results)[who[j]].rows_scanned += rows_scanned / who.size();
+      if (entity) (*results)[who[j]].mode = mode;
+    }
+  }
+  for (size_t i = 0; i < queries.size(); ++i) {
+    const Query& q = queries[i];
+    const auto& text = entity ? q.entity_text : q.relation_text;
+    const uint32_t rules = entity ? q.rules : q.rules & kRulesRelation;
+    const bool guard = entity && q.numbers_exact;
+    if (!text || (!rules && !guard) || taus[i] > 1 + kScoreSlack) continue;
+    const std::vector<float>& v = entity ? q.entity_vector : q.relation_vector;
+    finder->Join(*text, v.empty() ? nullptr : v.data(), rules, taus[i], guard, &(*out)[i]);
+  }
+  return Status::Ok();
+}
+
+bool Better(const Hit& a, const Hit& b) { return a.score != b.score ? a.score > b.score : a.triple < b.triple; }
+
+Hit MakeHit(const StoredTriple& t, const Candidate& e, const TripleTable::Relation& r) {
+  return {t.ids, t.id, (e.similarity + r.similarity) / 2, e.similarity, r.similarity, e.cosine, e.match};
+}
+
+// Everything: one walk for each entity.
+void JoinAll(Txn* txn, const Query& q, const std::vector<Candidate>& entities,
+             const std::vector<TripleTable::Relation>& relations, std::vector<Hit>* hits) {
+  for (const Candidate& e : entities) {
+    TripleTable::Scan(txn, q.object_known, e.id, relations,
+                      [&](const StoredTriple& t, const TripleTable::Relation& r) {
+                        if (Passes((e.similarity + r.similarity) / 2, q.tau_r) &&
+                            !std::binary_search(q.exclude.begin(), q.exclude.end(), t.id))
+                          hits->push_back(MakeHit(t, e, r));
+                        return true;
+                      });
+  }
+  std::sort(hits->begin(), hits->end(), Better);
+}
+
+// The best `limit`: pairs in order of score, so that a hub is not read to its end. <*, r, o> comes in order of
+// triple id, and ends early; <s, r, *> is read whole, and is short.
+void JoinBest(Txn* txn, const Query& q, const std::vector<Candidate>& entities,
+              const std::vector<TripleTable::Relation>& relations, QueryResult* result) {
+  const size_t limit = static_cast<size_t>(q.limit);
+  struct Pair {
+    double score;
+    const Candidate* e;
+    const TripleTable::Relation* r;
+  };
+  std::vector<Pair> pairs;
+  for (const Candidate& e : entities)
+    for (const TripleTable::Relation& r : relations) {
+      const double score = (e.similarity + r.similarity) / 2;
+      if (Passes(score, q.tau_r)) pairs.push_back({score, &e, &r});
+    }
+  std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return a.score > b.score; });
+  for (size_t i = 0; i < pairs.size() && result->hits.size() <= limit && txn->ok();) {
+    std::vector<Hit> group;
+    const double score = pairs[i].score;
+    for (; i < pairs.size() && pairs[i].score == score; ++i) {
+      size_t taken = 0;
+      TripleTable::Scan(txn, q.object_known, pairs[i].e->id, {*pairs[i].r},
+                        [&](const StoredTriple& t, const TripleTable::Relation& r) {
+                          if (std::binary_search(q.exclude.begin(), q.exclude.end(), t.id)) return true;
+                          group.push_back(MakeHit(t, *pairs[i].e, r));
+                          return !(q.object_known && ++taken > limit);
+                        });
+    }
+    std::sort(group.begin(), group.end(), Better);
+    result->hits.insert(result->hits.end(), group.begin(), group.end());
+  }
+  result->truncated = result->hits.size() > limit;
+  if (result->truncated) result->hits.resize(limit);
+}
+
+void Remember(Txn* txn, const NameTable& table, NameId id, NameMap* names) {
+  auto& map = names->names[Index(table.kind())];
+  if (map.count(id)) return;
+  NameRecord record;
+  if (table.Get(txn, id, &record)) {
+    map.emplace(id, std::string(record.name));
+  } else {
+    txn->Fail(Status::Corruption(std::string("a triple names ") + KindName(table.kind()) + " " + std::to_string(id) +
+                                 ", which the store does not have"));
+  }
+}
+
+Status CheckDim(const std::vector<float>& v, Kind kind, uint32_t dim) {
+  if (v.empty() || v.size() == dim) return Status::Ok();
+  return Status::InvalidArgument(std::string("the query's ") + KindName(kind) + " vector has dimension " +
+                                 std::to_string(v.size()) + "; the store's have " + std::to_string(dim));
+}
+
+Status CheckQuery(const Query& q, uint32_t entity_dim, uint32_t relation_dim) {
+  PMS_RETURN_IF_ERROR(CheckDim(q.entity_vector, Kind::kEntity, entity_dim));
+  PMS_RETURN_IF_ERROR(CheckDim(q.relation_vector, Kind::kRelation, relation_dim));
+  if (!q.entity_text && q.entity_vector.empty())
+    return Status::InvalidArgument("the query names no entity: give a subject or an object");
+  if (!q.relation_text && q.relation_vector.empty())
+    return Status::InvalidArgument("the query names no relation");
+  if (q.numbers_exact && !q.entity_text)
+    return Status::InvalidArgument("numbers='exact' compares texts: give the entity's text beside its vector");
+  const std::pair<const char*, double> taus[] = {{"tau_e", q.tau_e}, {"tau_t", q.tau_t}, {"tau_r", q.tau_r}};
+  for (const auto& [name, tau] : taus)
+    if (!(tau >= -1 && tau <= 1))
+      return Status::InvalidArgument(std::string(name) + " is " + std::to_string(tau) +
+                                     "; a threshold lies in [-1, 1]");
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::vector<QueryResult>> RunQueries(Snapshot* snapshot, const std::vector<Query>& queries, int threads,
+                                            const InterruptCheck& interrupted, NameMap* names) {
+  Txn* txn = snapshot->txn.get();
+  const Generation& gen = *snapshot->gen;
+  std::vector<QueryResult> results(queries.size());
+  CandidateFinder relation_finder(snapshot, Kind::kRelation, threads, interrupted);
+  CandidateFinder entity_finder(snapshot, Kind::kEntity, threads, interrupted);
+  PMS_RETURN_IF_ERROR(relation_finder.Open());
+  PMS_RETURN_IF_ERROR(entity_finder.Open());
+  for (const Query& q : queries) PMS_RETURN_IF_ERROR(CheckQuery(q, entity_finder.dim(), relation_finder.dim()));
+  const uint64_t unembedded = txn->Entries(Table::kEntPending) + txn->Entries(Table::kRelPending);
+
+  // Relations first: they are few, and their best score tightens the entities' threshold, since a hit needs
+  // cos(e) >= 2 tau_r - cos(t).
+  std::vector<double> taus(queries.size());
+  for (size_t i = 0; i < queries.size(); ++i) taus[i] = queries[i].tau_t;
+  std::vector<std::vector<Candidate>> found;
+  PMS_RETURN_IF_ERROR(FindCandidates(&relation_finder, queries, false, taus, &found, &results));
+  std::vector<std::vector<TripleTable::Relation>> relations(queries.size());
+  for (size_t i = 0; i < queries.size(); ++i) {
+    double best = -2;
+    for (const Candidate& c : found[i]) {
+      relations[i].push_back({c.id, c.similarity, c.match});
+      best = std::max(best, c.similarity);
+    }
+    results[i].relation_candidates = found[i].size();
+    // 2 is above every similarity: without a relation there is nothing to join.
+    taus[i] = found[i].empty() ? 2 : std::max(queries[i].tau_e, 2 * (queries[i].tau_r - kScoreSlack) - best);
+  }
+  PMS_RETURN_IF_ERROR(FindCandidates(&entity_finder, queries, true, taus, &found, &results));
+
+  for (size_t i = 0; i < queries.size(); ++i) {
+    QueryResult& result = results[i];
+    result.entity_candidates = found[i].size();
+    if (queries[i].limit >= 0) {
+      JoinBest(txn, queries[i], found[i], relations[i], &result);
+    } else {
+      JoinAll(txn, queries[i], found[i], relations[i], &result.hits);
+    }
+    result.unembedded = unembedded;
+    result.complete = unembedded == 0 && !queries[i].entity_vector.empty() && !queries[i].relation_vector.empty();
+    for (const Hit& hit : result.hits) {
+      Remember(txn, gen.names[0], hit.ids.s, names);
+      Remember(txn, gen.names[1], hit.ids.r, names);
+      Remember(txn, gen.names[0], hit.ids.o, names);
+    }
+    if (interrupted && interrupted()) return Status::Interrupted();
+  }
+  PMS_RETURN_IF_ERROR(txn->status());
+  return results;
+}
+
+Result<std::vector<std::vector<ScoredName>>> RunSimilar(Snapshot* snapshot, Kind kind, const float* vectors,
+                                                        size_t n, double tau, int64_t limit, int threads,
+                                                        const InterruptCheck& interrupted, NameMap* names) {
+  Txn* txn = snapshot->txn.get();
+  CandidateFinder finder(snapshot, kind, threads, interrupted);
+  PMS_RETURN_IF_ERROR(finder.Open());
+  std::vector<std::vector<Candidate>> found;
+  SearchMode mode = SearchMode::kExact;
+  uint64_t rows_scanned = 0;
+  PMS_RETURN_IF_ERROR(finder.Scan(vectors, n, std::vector<double>(n, tau).data(), SearchMode::kAuto, &mode, &found,
+                                  &rows_scanned));
+  std::vector<std::vector<ScoredName>> results(n);
+  for (size_t i = 0; i < n; ++i) {
+    std::sort(found[i].begin(), found[i].end(), [](const Candidate& a, const Candidate& b) {
+      return a.cosine != b.cosine ? a.cosine > b.cosine : a.id < b.id;
+    });
+    if (limit >= 0 && found[i].size() > static_cast<size_t>(limit)) found[i].resize(static_cast<size_t>(limit));
+    for (const Candidate& c : found[i]) {
+      results[i].push_back({c.id, c.cosine});
+      Remember(txn, snapshot->gen->names[Index(kind)], c.id, names);
+    }
+  }
+  PMS_RETURN_IF_ERROR(txn->status());
+  return results;
+}
+
+}  // namespace pymemstore

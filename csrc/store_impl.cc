@@ -1,0 +1,424 @@
+#include "store_impl.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+namespace pymemstore {
+namespace {
+
+constexpr char kCurrent[] = "/CURRENT";
+constexpr char kLock[] = "/LOCK";
+constexpr char kVectors[] = "/vectors";
+
+bool Exists(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0;
+}
+
+// What a creation that was cut short may leave behind.
+bool IsOurs(const std::string& name) {
+  uint32_t number = 0;
+  return name == "LOCK" || name == "CURRENT.tmp" || name == "vectors" || name == "index" ||
+         ParseGenerationName(name, &number);
+}
+
+// A lock of the process, not of the descriptor: a forked child does not inherit it, and it goes with its holder
+// however that ends. A process opens LOCK once per store, so no other close() can drop it.
+struct flock WholeFile(int type) {
+  struct flock lock {};
+  lock.l_type = static_cast<short>(type);
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+Status CheckStamp(const EmbedderStamp& stamp, Kind kind) {
+  if (stamp.dim < 1 || stamp.dim > kMaxDim)
+    return Status::InvalidArgument(std::string("the ") + KindName(kind) + " embedder " + Quote(stamp.name) +
+                                   " has dimension " + std::to_string(stamp.dim) + "; 1 to " +
+                                   std::to_string(kMaxDim) + " are allowed");
+  if (stamp.name.empty() || stamp.name.size() > 1000 || stamp.version.size() > 1000)
+    return Status::InvalidArgument(std::string("the ") + KindName(kind) + " embedder's name or version is empty or too long");
+  return Status::Ok();
+}
+
+Status CompareStamps(const EmbedderStamp& stored, const EmbedderStamp& given, Kind kind) {
+  if (stored.name == given.name && stored.dim == given.dim && stored.version == given.version) return Status::Ok();
+  auto text = [](const EmbedderStamp& s) {
+    return Quote(s.name) + " (dim " + std::to_string(s.dim) + (s.version.empty() ? "" : ", version " + s.version) + ")";
+  };
+  return Status::EmbedderMismatch(std::string("the store's ") + KindName(kind) + " vectors come from " + text(stored) +
+                                  ", not from " + text(given));
+}
+
+}  // namespace
+
+Status CheckStamps(const Generation& gen, const Options& options) {
+  for (Kind kind : {Kind::kEntity, Kind::kRelation})
+    if (options.stamps[Index(kind)])
+      PMS_RETURN_IF_ERROR(CompareStamps(gen.stamp[Index(kind)], *options.stamps[Index(kind)], kind));
+  return Status::Ok();
+}
+
+std::string GenerationName(uint32_t number) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "gen-%06u", number);
+  return buffer;
+}
+
+bool ParseGenerationName(const std::string& name, uint32_t* number) {
+  if (name.size() < 10 || name.size() > 13 || name.compare(0, 4, "gen-") != 0) return false;
+  uint64_t n = 0;
+  for (size_t i = 4; i < name.size(); ++i) {
+    if (name[i] < '0' || name[i] > '9') return false;
+    n = n * 10 + static_cast<uint64_t>(name[i] - '0');
+  }
+  *number = static_cast<uint32_t>(n);
+  return n > 0;
+}
+
+std::string VectorFileName(Kind kind, uint32_t number) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, "%s-%06u.vec", kind == Kind::kEntity ? "entities" : "relations", number);
+  return buffer;
+}
+
+Status ReadMeta(Txn* txn, Counters* counters, std::string* superseded_by) {
+  Bytes value;
+  if (txn->Get(Table::kMeta, "superseded_by", &value)) *superseded_by = std::string(value);
+  if (!txn->Get(Table::kMeta, "counters", &value) || !DecodeCounters(value, counters)) {
+    PMS_RETURN_IF_ERROR(txn->status());
+    return Status::Corruption("the store's counters are missing or damaged");
+  }
+  return txn->status();
+}
+
+Generation::~Generation() {
+  if (env && pid != ::getpid()) {
+    // A forked child must leave the parent's environment alone; its memory goes with the process.
+    env->Abandon();
+    (void)env.release();
+  }
+}
+
+WriterLock::~WriterLock() {
+  if (fd_ < 0) return;
+  struct flock unlock = WholeFile(F_UNLCK);
+  (void)::fcntl(fd_, F_SETLK, &unlock);
+}
+
+StoreImpl::StoreImpl(std::string path, Options options)
+    : path_(std::move(path)),
+      options_(std::move(options)),
+      pid_(::getpid()),
+      threads_(options_.threads > 0 ? options_.threads
+                                    : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
+
+StoreImpl::~StoreImpl() {
+  if (pid_ != ::getpid()) return;
+  gen_.reset();
+  if (!options_.read_only) RemoveStaleGenerations();
+}
+
+Result<std::unique_ptr<StoreImpl>> StoreImpl::Open(const std::string& path, const Options& options) {
+  for (Kind kind : {Kind::kEntity, Kind::kRelation})
+    if (options.stamps[Index(kind)]) PMS_RETURN_IF_ERROR(CheckStamp(*options.stamps[Index(kind)], kind));
+  std::unique_ptr<StoreImpl> impl(new StoreImpl(path, options));
+  struct stat st {};
+  const bool there = ::stat(path.c_str(), &st) == 0;
+  if (there && !S_ISDIR(st.st_mode)) return Status::Corruption(path + " is a file; a pymemstore store is a folder");
+  if (!there && errno != ENOENT && errno != ENOTDIR) return ErrnoStatus("cannot inspect", path, errno);
+  bool made = false;
+  if (!Exists(path + kCurrent)) {
+    if (there) {
+      PMS_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDir(path));
+      for (const std::string& name : names)
+        if (!IsOurs(name))
+          return Status::Corruption(path + " is not a pymemstore store: it has no CURRENT, but holds " + Quote(name));
+      // Only what an interrupted creation leaves may be made anew; a generation with facts is not that.
+      uint32_t number = 0;
+      for (const std::string& name : names)
+        if (ParseGenerationName(name, &number) && number > 1)
+          return Status::Corruption(path + ": CURRENT is missing beside " + name);
+    }
+    if (!options.create || options.read_only) return Status::NotFound("there is no store at " + path);
+    PMS_RETURN_IF_ERROR(impl->Create());
+    made = true;
+  }
+  if (!options.read_only && !impl->lock_fd_.valid()) {
+    PMS_ASSIGN_OR_RETURN(impl->lock_fd_, OpenFile(path + kLock, O_RDWR | O_CREAT));
+  }
+  std::shared_ptr<Generation> gen;
+  std::string superseded_by;
+  for (int attempt = 0; !gen || !superseded_by.empty(); ++attempt) {
+    if (attempt == 100) return Status::Corruption(path + ": its generations point at each other");
+    std::string name = superseded_by;
+    if (name.empty()) {
+      PMS_ASSIGN_OR_RETURN(name, ReadSmallFile(path + kCurrent));
+      if (!name.empty() && name.back() == '\n') name.pop_back();
+    }
+    superseded_by.clear();
+    auto opened = impl->OpenGeneration(name, nullptr);
+    if (!opened.ok()) {
+      // The generation may have been replaced and removed between the two reads.
+      auto again = ReadSmallFile(path + kCurrent);
+      if (attempt < 10 && again.ok() && *again != name + "\n") continue;
+      return opened.status();
+    }
+    gen = *opened;
+    PMS_ASSIGN_OR_RETURN(std::unique_ptr<Txn> txn, Txn::Begin(gen->env.get(), false));
+    Counters counters;
+    PMS_RETURN_IF_ERROR(ReadMeta(txn.get(), &counters, &superseded_by));
+  }
+  if (made || !options.stamps_if_new) PMS_RETURN_IF_ERROR(CheckStamps(*gen, options));
+  if (::stat(path.c_str(), &st) != 0) return ErrnoStatus("cannot inspect", path, errno);
+  impl->dev_ = st.st_dev;
+  impl->dir_inode_ = st.st_ino;
+  if (::stat((gen->dir + "/data.mdb").c_str(), &st) == 0) impl->data_inode_ = st.st_ino;
+  impl->gen_ = std::move(gen);
+  if (!options.read_only) {
+    // A switch that was cut short between its commit and its rename.
+    PMS_ASSIGN_OR_RETURN(std::string current, ReadSmallFile(path + kCurrent));
+    if (current != GenerationName(impl->gen_->number) + "\n") {
+      PMS_ASSIGN_OR_RETURN(Snapshot latest, impl->Read());
+      PMS_RETURN_IF_ERROR(impl->PointCurrentAt(latest.gen->number));
+    }
+    impl->RemoveStaleGenerations();
+  }
+  return impl;
+}
+
+bool StoreImpl::SameFiles(dev_t dev, ino_t dir, ino_t data) const {
+  return dev == dev_ && (dir == dir_inode_ || (data && data == data_inode_));
+}
+
+Status StoreImpl::Create() {
+  for (Kind kind : {Kind::kEntity, Kind::kRelation})
+    if (!options_.stamps[Index(kind)])
+      return Status::InvalidArgument("a new store needs the name and dimension of its embedders");
+  // Parents too, as `mkdir -p`.
+  for (size_t i = 1; i <= path_.size(); ++i)
+    if (i == path_.size() || path_[i] == '/') PMS_RETURN_IF_ERROR(MakeDir(path_.substr(0, i)));
+  PMS_ASSIGN_OR_RETURN(lock_fd_, OpenFile(path_ + kLock, O_RDWR | O_CREAT));
+  PMS_ASSIGN_OR_RETURN(WriterLock lock, Lock({}));
+  if (Exists(path_ + kCurrent)) return Status::Ok();  // another process was faster
+  const std::string dir = path_ + "/" + GenerationName(1);
+  RemoveTree(dir);
+  PMS_RETURN_IF_ERROR(MakeDir(dir));
+  PMS_RETURN_IF_ERROR(MakeDir(path_ + kVectors));
+  StoreId id;
+  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
+    return ErrnoStatus("cannot draw random bytes for", path_, errno);
+  for (Kind kind : {Kind::kEntity, Kind::kRelation})
+    PMS_RETURN_IF_ERROR(VectorFile::Create(path_ + kVectors + "/" + VectorFileName(kind, 1), id, kind,
+                                           options_.stamps[Index(kind)]->dim));
+  PMS_RETURN_IF_ERROR(SyncDir(path_ + kVectors));
+  {
+    EnvOptions env_options;
+    env_options.create = true;
+    env_options.map_size = options_.map_size;
+    env_options.max_readers = options_.max_readers;
+    PMS_ASSIGN_OR_RETURN(std::unique_ptr<Env> env, Env::Open(dir, env_options));
+    PMS_ASSIGN_OR_RETURN(std::unique_ptr<Txn> txn, Txn::Begin(env.get(), true));
+    std::string version;
+    AppendLe32(&version, kFormatVersion);
+    txn->Put(Table::kMeta, "magic", kMetaMagic);
+    txn->Put(Table::kMeta, "version", version);
+    txn->Put(Table::kMeta, "store_id", Bytes(reinterpret_cast<const char*>(id.data()), id.size()));
+    txn->Put(Table::kMeta, "counters", EncodeCounters({}));
+    for (Kind kind : {Kind::kEntity, Kind::kRelation}) {
+      const std::string suffix = KindName(kind);
+      txn->Put(Table::kMeta, "embedder." + suffix, EncodeStamp(*options_.stamps[Index(kind)]));
+      txn->Put(Table::kMeta, "vectors." + suffix, VectorFileName(kind, 1));
+    }
+    PMS_RETURN_IF_ERROR(txn->Commit());
+  }
+  PMS_RETURN_IF_ERROR(SyncDir(dir));
+  PMS_RETURN_IF_ERROR(WriteFileAtomically(path_ + kCurrent, GenerationName(1) + "\n"));
+  const size_t slash = path_.find_last_of('/', path_.size() - 2);
+  return SyncDir(slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash));
+}
+
+Result<std::shared_ptr<Generation>> StoreImpl::OpenGeneration(const std::string& name, const Generation* before) {
+  auto gen = std::make_shared<Generation>();
+  if (!ParseGenerationName(name, &gen->number))
+    return Status::Corruption(path_ + ": CURRENT holds " + Quote(name) + ", not the name of a generation");
+  gen->dir = path_ + "/" + name;
+  gen->pid = pid_;
+  if (!Exists(gen->dir)) return Status::Corruption(gen->dir + " is missing");
+  auto use = OpenFile(gen->dir + "/USE", options_.read_only ? O_RDONLY : O_RDONLY | O_CREAT);
+  if (use.ok()) {
+    gen->use_lock = std::move(*use);
+    if (::flock(gen->use_lock.get(), LOCK_SH | LOCK_NB) != 0)
+      return ErrnoStatus("cannot lock", gen->dir + "/USE", errno);
+  } else if (!options_.read_only) {
+    return use.status();
+  }
+  EnvOptions env_options;
+  env_options.read_only = options_.read_only;
+  env_options.sync = options_.sync;
+  env_options.map_size = options_.map_size;
+  env_options.max_readers = options_.max_readers;
+  PMS_ASSIGN_OR_RETURN(gen->env, Env::Open(gen->dir, env_options));
+  PMS_ASSIGN_OR_RETURN(std::unique_ptr<Txn> txn, Txn::Begin(gen->env.get(), false));
+  Bytes value;
+  if (!txn->Get(Table::kMeta, "magic", &value) || value != kMetaMagic)
+    return Status::Corruption(gen->dir + " is not a pymemstore environment");
+  if (!txn->Get(Table::kMeta, "version", &value) || value.size() != 4)
+    return Status::Corruption(gen->dir + ": its format version is missing");
+  if (GetLe32(value.data()) > kFormatVersion)
+    return Status::VersionMismatch(path_ + " has format version " + std::to_string(GetLe32(value.data())) +
+                                   ", newer than the " + std::to_string(kFormatVersion) +
+                                   " that this library reads; upgrade pymemstore");
+  if (GetLe32(value.data()) != kFormatVersion)
+    return Status::Corruption(path_ + " has an unknown format version " + std::to_string(GetLe32(value.data())));
+  if (!txn->Get(Table::kMeta, "store_id", &value) || value.size() != gen->store_id.size())
+    return Status::Corruption(gen->dir + ": its store id is missing");
+  std::memcpy(gen->store_id.data(), value.data(), value.size());
+  Counters counters;
+  std::string superseded_by;
+  PMS_RETURN_IF_ERROR(ReadMeta(txn.get(), &counters, &superseded_by));
+  for (Kind kind : {Kind::kEntity, Kind::kRelation}) {
+    const size_t k = Index(kind);
+    gen->names[k] = NameTable(kind, gen->store_id);
+    const std::string suffix = KindName(kind);
+    if (!txn->Get(Table::kMeta, "embedder." + suffix, &value) || !DecodeStamp(value, &gen->stamp[k]))
+      return Status::Corruption(gen->dir + ": the stamp of its " + suffix + " embedder is missing or damaged");
+    if (!txn->Get(Table::kMeta, "vectors." + suffix, &value) || value.find('/') != Bytes::npos)
+      return Status::Corruption(gen->dir + ": the name of its " + suffix + " vector file is missing or damaged");
+    gen->vector_name[k] = std::string(value);
+    if (before && before->vector_name[k] == gen->vector_name[k]) {
+      gen->index[k] = before->index[k];
+    } else if (superseded_by.empty()) {
+      PMS_ASSIGN_OR_RETURN(std::unique_ptr<VectorFile> file,
+                           VectorFile::Open(path_ + kVectors + "/" + gen->vector_name[k], gen->store_id, kind,
+                                            gen->stamp[k].dim, options_.read_only));
+      // Also says now, not at the first query, when the file is shorter than it must be.
+      PMS_RETURN_IF_ERROR(file->Rows(counters.rows[k]).status());
+      gen->index[k] = std::make_shared<VectorIndex>(std::move(file));
+    }
+  }
+  return gen;
+}
+
+Result<Snapshot> StoreImpl::Begin(bool write) {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    Snapshot snapshot;
+    snapshot.gen = Current();
+    PMS_ASSIGN_OR_RETURN(snapshot.txn, Txn::Begin(snapshot.gen->env.get(), write));
+    std::string superseded_by;
+    PMS_RETURN_IF_ERROR(ReadMeta(snapshot.txn.get(), &snapshot.counters, &superseded_by));
+    if (superseded_by.empty()) return snapshot;
+    snapshot.txn.reset();
+    PMS_RETURN_IF_ERROR(SwitchTo(superseded_by));
+  }
+  return Status::Corruption(path_ + ": its generations point at each other");
+}
+
+Result<Snapshot> StoreImpl::Read() { return Begin(false); }
+Result<Snapshot> StoreImpl::Write() { return Begin(true); }
+
+Status StoreImpl::PointCurrentAt(uint32_t number) {
+  return WriteFileAtomically(path_ + kCurrent, GenerationName(number) + "\n");
+}
+
+Status StoreImpl::SwitchTo(const std::string& generation) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (GenerationName(gen_->number) == generation) return Status::Ok();  // another thread was faster
+  uint32_t number = 0;
+  if (ParseGenerationName(generation, &number) && number < gen_->number) return Status::Ok();
+  auto opened = OpenGeneration(generation, gen_.get());
+  if (!opened.ok()) {
+    // Far behind: that generation is gone too. CURRENT knows the newest.
+    PMS_ASSIGN_OR_RETURN(std::string name, ReadSmallFile(path_ + kCurrent));
+    if (!name.empty() && name.back() == '\n') name.pop_back();
+    if (name == generation) return opened.status();
+    opened = OpenGeneration(name, gen_.get());
+    if (!opened.ok()) return opened.status();
+  }
+  gen_ = *opened;
+  struct stat st {};
+  if (::stat((gen_->dir + "/data.mdb").c_str(), &st) == 0) data_inode_ = st.st_ino;
+  return Status::Ok();
+}
+
+Result<WriterLock> StoreImpl::Lock(const InterruptCheck& interrupted) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
+                         std::min(options_.timeout_s, 1e8)));
+  std::unique_lock<std::timed_mutex> local(writer_, std::defer_lock);
+  auto pause = std::chrono::microseconds(500);
+  for (;;) {
+    // In short slices, so that an interrupt is seen in time.
+    if (!local.owns_lock()) (void)local.try_lock_for(std::chrono::milliseconds(20));
+    if (local.owns_lock()) {
+      struct flock wanted = WholeFile(F_WRLCK);
+      if (::fcntl(lock_fd_.get(), F_SETLK, &wanted) == 0) return WriterLock(std::move(local), lock_fd_.get());
+      if (errno != EACCES && errno != EAGAIN && errno != EINTR) return ErrnoStatus("cannot lock", path_ + kLock, errno);
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::microseconds(20000));
+    }
+    if (interrupted && interrupted()) return Status::Interrupted();
+    if (Clock::now() >= deadline) {
+      struct flock holder = WholeFile(F_WRLCK);
+      std::string who = "another process";
+      if (!local.owns_lock()) {
+        who = "another thread of this process (" + std::to_string(pid_) + ")";
+      } else if (::fcntl(lock_fd_.get(), F_GETLK, &holder) == 0 && holder.l_type != F_UNLCK && holder.l_pid > 0) {
+        who = "process " + std::to_string(holder.l_pid);
+      }
+      char seconds[32];
+      std::snprintf(seconds, sizeof seconds, "%g", options_.timeout_s);
+      return Status::Locked(path_ + " is being written by " + who + "; waited " + seconds + " s");
+    }
+  }
+}
+
+void StoreImpl::RemoveStaleGenerations() {
+  auto current = ReadSmallFile(path_ + kCurrent);
+  auto names = ListDir(path_);
+  uint32_t live = 0;
+  if (!current.ok() || !names.ok() || current->empty()) return;
+  current->pop_back();
+  if (!ParseGenerationName(*current, &live)) return;
+  bool all_gone = true;
+  for (const std::string& name : *names) {
+    uint32_t number = 0;
+    if (!ParseGenerationName(name, &number) || number >= live) continue;
+    auto use = OpenFile(path_ + "/" + name + "/USE", O_RDONLY);
+    if (use.ok() && ::flock(use->get(), LOCK_EX | LOCK_NB) != 0) {
+      all_gone = false;
+      continue;
+    }
+    RemoveTree(path_ + "/" + name);
+  }
+  if (!all_gone) return;
+  // Vector files that only removed generations pointed to.
+  auto snapshot_gen = Current();
+  std::string keep[kKinds];
+  if (snapshot_gen && snapshot_gen->number == live) {
+    for (size_t k = 0; k < kKinds; ++k) keep[k] = snapshot_gen->vector_name[k];
+  } else {
+    return;
+  }
+  auto files = ListDir(path_ + kVectors);
+  if (!files.ok()) return;
+  for (const std::string& file : *files) {
+    unsigned number = 0;
+    const char* digits = std::strrchr(file.c_str(), '-');
+    if (!digits || std::sscanf(digits, "-%u.vec", &number) != 1 || number >= live) continue;
+    if (file != keep[0] && file != keep[1]) RemoveTree(path_ + kVectors + "/" + file);
+  }
+}
+
+}  // namespace pymemstore

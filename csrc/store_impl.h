@@ -1,0 +1,111 @@
+// What stands behind a Store handle: the live generation, the writer's lock, snapshots.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "file_util.h"
+#include "lmdb_env.h"
+#include "name_table.h"
+#include "pymemstore/types.h"
+#include "vector_index.h"
+
+namespace pymemstore {
+
+// One generation of a store: an environment with the vector files it points to.
+struct Generation {
+  ~Generation();
+  uint32_t number = 0;
+  std::string dir;
+  Fd use_lock;  // shared while the generation is in use; who can have it exclusively may delete the folder
+  std::unique_ptr<Env> env;
+  StoreId store_id{};
+  EmbedderStamp stamp[kKinds];
+  std::string vector_name[kKinds];  // file names below vectors/
+  std::shared_ptr<VectorIndex> index[kKinds];
+  NameTable names[kKinds] = {NameTable(Kind::kEntity, {}), NameTable(Kind::kRelation, {})};
+  pid_t pid = 0;
+};
+
+// A read transaction with the generation it reads.
+struct Snapshot {
+  std::shared_ptr<Generation> gen;
+  std::unique_ptr<Txn> txn;
+  Counters counters;
+  Txn* operator->() const { return txn.get(); }
+};
+
+// Gives the writer's lock back when it goes.
+class WriterLock {
+ public:
+  WriterLock(std::unique_lock<std::timed_mutex> local, int fd) : local_(std::move(local)), fd_(fd) {}
+  WriterLock(WriterLock&& other) noexcept : local_(std::move(other.local_)), fd_(other.fd_) { other.fd_ = -1; }
+  WriterLock& operator=(WriterLock&&) = delete;
+  ~WriterLock();
+
+ private:
+  std::unique_lock<std::timed_mutex> local_;
+  int fd_;
+};
+
+class StoreImpl {
+ public:
+  // Opens, or makes, the store at `path`.
+  static Result<std::unique_ptr<StoreImpl>> Open(const std::string& path, const Options& options);
+  ~StoreImpl();
+
+  const Options& options() const { return options_; }
+  const std::string& path() const { return path_; }
+  pid_t pid() const { return pid_; }
+  bool SameFiles(dev_t dev, ino_t dir, ino_t data) const;
+
+  Result<Snapshot> Read();
+  // Waits for the lock, in this process and between processes, up to options().timeout_s.
+  Result<WriterLock> Lock(const InterruptCheck& interrupted);
+  // A write transaction on the live generation; the lock is held.
+  Result<Snapshot> Write();
+  // After a commit in the live generation that wrote superseded_by: follow it.
+  Status SwitchTo(const std::string& generation);
+  Status PointCurrentAt(uint32_t number);
+  void RemoveStaleGenerations();
+  int threads() const { return threads_; }
+
+ private:
+  StoreImpl(std::string path, Options options);
+  Status Create();
+  Result<std::shared_ptr<Generation>> OpenGeneration(const std::string& name, const Generation* before);
+  Result<Snapshot> Begin(bool write);
+  std::shared_ptr<Generation> Current() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return gen_;
+  }
+
+  const std::string path_;
+  const Options options_;
+  const pid_t pid_;
+  const int threads_;
+  std::atomic<dev_t> dev_{0};
+  std::atomic<ino_t> dir_inode_{0}, data_inode_{0};
+  Fd lock_fd_;
+  std::timed_mutex writer_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Generation> gen_;  // guarded by mutex_
+};
+
+std::string GenerationName(uint32_t number);
+bool ParseGenerationName(const std::string& name, uint32_t* number);
+std::string VectorFileName(Kind kind, uint32_t number);
+
+// EmbedderMismatch when `options` names other embedders than the store's.
+Status CheckStamps(const Generation& gen, const Options& options);
+
+// Reads the counters and the generation that followed this one ("": none) out of meta.
+Status ReadMeta(Txn* txn, Counters* counters, std::string* superseded_by);
+
+}  // namespace pymemstore
