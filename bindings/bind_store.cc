@@ -392,7 +392,15 @@ void BindStore(py::module_& m) {
       .def("check",
            [](Store& s) {
              const CheckReport report = Call([&] { return s.Check(Interrupted); });
-             py::dict counts = StatsDict(report.stats);
+             const Stats& stats = report.stats;
+             py::dict counts;
+             counts["entities"] = stats.names[0];
+             counts["relations"] = stats.names[1];
+             counts["triples"] = stats.triples;
+             counts["aliases"] = stats.aliases;
+             counts["external_ids"] = stats.external_ids;
+             counts["vectors"] = stats.names[0] + stats.names[1] - stats.unembedded[0] - stats.unembedded[1];
+             counts["unembedded"] = stats.unembedded[0] + stats.unembedded[1];
              counts["problems"] = report.problem_count;
              return py::make_tuple(StrList(report.problems), counts);
            })

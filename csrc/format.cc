@@ -213,21 +213,6 @@ std::string CheckVectorHeader(Bytes header, const StoreId& id, Kind kind, uint32
   return {};
 }
 
-uint32_t Crc32(Bytes data, uint32_t crc) {
-  static const auto kTable = [] {
-    std::array<uint32_t, 256> t{};
-    for (uint32_t i = 0; i < 256; ++i) {
-      uint32_t c = i;
-      for (int k = 0; k < 8; ++k) c = c & 1 ? 0xedb88320u ^ (c >> 1) : c >> 1;
-      t[i] = c;
-    }
-    return t;
-  }();
-  crc = ~crc;
-  for (char ch : data) crc = kTable[(crc ^ static_cast<uint8_t>(ch)) & 0xff] ^ (crc >> 8);
-  return ~crc;
-}
-
 uint64_t NameHash(const StoreId& id, Bytes name) {
   const char* key = reinterpret_cast<const char*>(id.data());
   const uint64_t k0 = GetLe64(key), k1 = GetLe64(key + 8);

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "crc32.h"
 #include "pymemstore/types.h"
 
 namespace pymemstore {
@@ -165,7 +166,6 @@ std::string EncodeVectorHeader(const StoreId& id, Kind kind, uint32_t dim);
 // Empty: the header fits. Otherwise what is wrong.
 std::string CheckVectorHeader(Bytes header, const StoreId& id, Kind kind, uint32_t dim);
 
-uint32_t Crc32(Bytes data, uint32_t crc = 0);  // as zlib's
 // SipHash-2-4 keyed by the store's id, so that crafted names can't crowd one slot.
 uint64_t NameHash(const StoreId& id, Bytes name);
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "crc32.h"
 #include "surface_words.h"
 #include "unicode_tables.h"
 
@@ -20,17 +21,6 @@ constexpr double kTwoInitials = .4;
 constexpr int kScale = 4096;
 
 using Sums = std::array<int64_t, kSurfaceDim>;
-
-constexpr std::array<uint32_t, 256> MakeCrcTable() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t c = i;
-    for (int k = 0; k < 8; ++k) c = c & 1 ? c >> 1 ^ 0xEDB88320u : c >> 1;
-    table[i] = c;
-  }
-  return table;
-}
-constexpr std::array<uint32_t, 256> kCrcTable = MakeCrcTable();
 
 // floor(4096 w + .5), the integer that makes sums independent of order and machine.
 int64_t Scaled(double weight) { return static_cast<int64_t>(std::floor(weight * kScale + .5)); }
@@ -149,9 +139,7 @@ void Normalize(const Sums& sums, float* out) {
 }  // namespace
 
 uint64_t SurfaceHash(std::string_view bytes) {
-  uint32_t crc = 0xffffffffu;
-  for (char c : bytes) crc = crc >> 8 ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xff];
-  uint64_t h = (crc ^ 0xffffffffu) | static_cast<uint64_t>(bytes.size()) << 32;
+  uint64_t h = Crc32(bytes) | static_cast<uint64_t>(bytes.size()) << 32;
   h ^= h >> 33;
   h *= 0xff51afd7ed558ccdull;
   h ^= h >> 33;

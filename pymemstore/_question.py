@@ -1,0 +1,85 @@
+"""What was asked, in the core's form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from . import _input
+from ._space import Space
+from .embedders import Thresholds
+from .errors import InvalidArgument
+from .results import Query
+
+_FIELDS = tuple(f.name for f in fields(Query))
+# Where an embedder has none: those of the MemLLM paper (section 3.1).
+_PLAIN_THRESHOLDS = (0.7, 0.7, 0.85)
+
+
+def thresholds(spaces: tuple[Space, Space]) -> Thresholds:
+    """The defaults for a pair of embedders: tau_e and tau_r of the entities', tau_t of the relations'."""
+    entities, relations = (getattr(space.embedder, "thresholds", None) for space in spaces)
+    tau_e, tau_t, tau_r = _PLAIN_THRESHOLDS
+    return Thresholds(
+        tau_e if entities is None else entities.tau_e,
+        tau_t if relations is None else relations.tau_t,
+        tau_r if entities is None else entities.tau_r,
+    )
+
+
+def iterable(value: Any, what: str) -> Iterable[Any]:
+    """Refuses what is no iterable of items."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise InvalidArgument(f"{what}: expected an iterable, not {type(value).__name__}")
+    return value
+
+
+def as_query(index: int, value: object, shared: tuple[Any, ...]) -> Query:
+    """A Query from any of the forms that query_many takes. `shared`: its keywords, tau_e to exclude."""
+    if isinstance(value, Query):
+        given = [getattr(value, name) for name in _FIELDS]
+    elif isinstance(value, Mapping):
+        wrong = [key for key in value if key not in _FIELDS]
+        if wrong:
+            raise InvalidArgument(f"query {index}: {wrong[0]!r:.60} is not an argument of query()")
+        given = [value.get(name) for name in _FIELDS]
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and len(value) == 3:
+        return Query(value[0], value[1], value[2], *shared)
+    else:
+        raise InvalidArgument(
+            f"query {index}: expected a Query, a dict or (subject, relation, object), not {value!r:.60}"
+        )
+    own = (default if mine is None else mine for mine, default in zip(given[3:11], shared, strict=True))
+    return Query(*given[:3], *own, *given[11:])
+
+
+def spec(q: Query, spaces: tuple[Space, Space], defaults: Thresholds) -> list[Any]:
+    """The core's form of a query, with None for vectors that are to be embedded."""
+    has_subject = q.subject is not None or q.subject_vector is not None
+    has_object = q.object is not None or q.object_vector is not None
+    if has_subject == has_object:
+        which = "both subject and object are" if has_subject else "neither subject nor object is"
+        raise InvalidArgument(f"{which} given: one of them is the question, the other the answer")
+    if q.relation is None and q.relation_vector is None:
+        raise InvalidArgument("no relation is given, neither as text nor as vector")
+    what = "object" if has_object else "subject"
+    text = q.object if has_object else q.subject
+    vector = q.object_vector if has_object else q.subject_vector
+    entities, relations = spaces
+    r_vector = q.relation_vector
+    return [
+        has_object,
+        None if text is None else _input.name(text, what),
+        None if q.relation is None else _input.name(q.relation, "relation"),
+        None if vector is None else _input.vector(vector, entities.dim, f"{what}_vector"),
+        None if r_vector is None else _input.vector(r_vector, relations.dim, "relation_vector"),
+        defaults.tau_e if q.tau_e is None else _input.threshold(q.tau_e, "tau_e"),
+        defaults.tau_t if q.tau_t is None else _input.threshold(q.tau_t, "tau_t"),
+        defaults.tau_r if q.tau_r is None else _input.threshold(q.tau_r, "tau_r"),
+        _input.limit(q.limit),
+        _input.search(q.search),
+        _input.rules(q.rules),
+        _input.choice(q.numbers, "numbers", ("any", "exact")) == "exact",
+        _input.exclude(q.exclude),
+    ]
