@@ -1,4 +1,6 @@
 // Batch: operations for one transaction.
+#include <memory>
+
 #include "bindings.h"
 #include "convert.h"
 
@@ -15,11 +17,25 @@ void SetDim(Batch* batch, Kind kind, uint32_t dim) {
   known = dim;
 }
 
+// A batch may hold gigabytes: freeing it must not stop the other threads.
+struct DeleteWithoutGil {
+  void operator()(Batch* batch) const {
+    py::gil_scoped_release release;
+    delete batch;
+  }
+};
+
 // An entry whose operands are all texts.
 void AddTexts(Batch* batch, OpType type, Kind kind, std::initializer_list<std::pair<const char*, py::handle>> texts) {
   std::vector<Slice> names;
   for (const auto& [what, object] : texts) names.push_back(batch->Intern(Utf8(object, what)));
   batch->Add(type, kind).names = std::move(names);
+}
+
+Slice InternSource(Batch* batch, const py::object& source, const std::string& what) {
+  const std::string_view text = Utf8(source, what);
+  if (text.empty()) Raise(Status::InvalidArgument(what + " is empty"));  // a slice of size 0 means none
+  return batch->Intern(text);
 }
 
 void AddTriples(Batch* batch, const py::sequence& triples, const py::object& source) {
@@ -45,14 +61,14 @@ void AddTriples(Batch* batch, const py::sequence& triples, const py::object& sou
       names.push_back(batch->Intern(Utf8(PySequence_Fast_GET_ITEM(parts.ptr(), k), label + ", " + kParts[k])));
   }
   if (PyUnicode_Check(source.ptr())) {
-    sources.push_back(batch->Intern(Utf8(source, "source")));
+    sources.push_back(InternSource(batch, source, "source"));
   } else if (!source.is_none()) {
     const py::sequence list = source;
     if (static_cast<Py_ssize_t>(list.size()) != n)
       Raise(Status::InvalidArgument(std::to_string(list.size()) + " sources for " + std::to_string(n) + " triples"));
     for (size_t i = 0; i < list.size(); ++i) {
       const py::object one = list[i];
-      sources.push_back(one.is_none() ? Slice{} : batch->Intern(Utf8(one, "source " + std::to_string(i))));
+      sources.push_back(one.is_none() ? Slice{} : InternSource(batch, one, "source " + std::to_string(i)));
     }
   }
   Op& op = batch->Add(OpType::kAdd);
@@ -64,7 +80,7 @@ void AddTriples(Batch* batch, const py::sequence& triples, const py::object& sou
 }  // namespace
 
 void BindBatch(py::module_& m) {
-  py::class_<Batch>(m, "Batch", py::is_final())
+  py::class_<Batch, std::unique_ptr<Batch, DeleteWithoutGil>>(m, "Batch", py::is_final())
       .def(py::init<>())
       .def("__len__", &Batch::size)
       .def("add", &AddTriples, py::arg("triples"), py::arg("source") = py::none(), py::pos_only())
@@ -74,7 +90,7 @@ void BindBatch(py::module_& m) {
             AddTexts(&b, OpType::kReplace, Kind::kEntity, {{"subject", s}, {"relation", r}, {"object", o}});
             if (source.is_none()) return;
             try {
-              const Slice text = b.Intern(Utf8(source, "source"));
+              const Slice text = InternSource(&b, source, "source");
               b.mutable_last().sources.push_back(text);
             } catch (...) {
               b.DropLast();

@@ -19,6 +19,7 @@ class Fd {
   ~Fd();
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
+  void Leak() { fd_ = -1; }
 
  private:
   int fd_ = -1;

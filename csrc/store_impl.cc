@@ -19,6 +19,7 @@ namespace {
 constexpr char kCurrent[] = "/CURRENT";
 constexpr char kLock[] = "/LOCK";
 constexpr char kVectors[] = "/vectors";
+constexpr char kUnfinished[] = ".tmp";  // of the first generation, until it is whole
 
 bool Exists(const std::string& path) {
   struct stat st {};
@@ -27,9 +28,8 @@ bool Exists(const std::string& path) {
 
 // What a creation that was cut short may leave behind.
 bool IsOurs(const std::string& name) {
-  uint32_t number = 0;
   return name == "LOCK" || name == "CURRENT.tmp" || name == "vectors" || name == "index" ||
-         ParseGenerationName(name, &number);
+         name == GenerationName(1) || name == GenerationName(1) + kUnfinished;
 }
 
 // A lock of the process, not of the descriptor: a forked child does not inherit it, and it goes with its holder
@@ -124,8 +124,11 @@ StoreImpl::StoreImpl(std::string path, Options options)
                                     : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
 
 StoreImpl::~StoreImpl() {
-  if (pid_ != ::getpid()) return;
-  gen_.reset();
+  if (pid_ != ::getpid()) {
+    // A forked child: closing LOCK would drop the lock of a store that the child opened itself.
+    lock_fd_.Leak();
+    return;
+  }
   if (!options_.read_only) RemoveStaleGenerations();
 }
 
@@ -144,11 +147,6 @@ Result<std::unique_ptr<StoreImpl>> StoreImpl::Open(const std::string& path, cons
       for (const std::string& name : names)
         if (!IsOurs(name))
           return Status::Corruption(path + " is not a pymemstore store: it has no CURRENT, but holds " + Quote(name));
-      // Only what an interrupted creation leaves may be made anew; a generation with facts is not that.
-      uint32_t number = 0;
-      for (const std::string& name : names)
-        if (ParseGenerationName(name, &number) && number > 1)
-          return Status::Corruption(path + ": CURRENT is missing beside " + name);
     }
     if (!options.create || options.read_only) return Status::NotFound("there is no store at " + path);
     PMS_RETURN_IF_ERROR(impl->Create());
@@ -211,7 +209,25 @@ Status StoreImpl::Create() {
   PMS_ASSIGN_OR_RETURN(lock_fd_, OpenFile(path_ + kLock, O_RDWR | O_CREAT));
   PMS_ASSIGN_OR_RETURN(WriterLock lock, Lock({}));
   if (Exists(path_ + kCurrent)) return Status::Ok();  // another process was faster
-  const std::string dir = path_ + "/" + GenerationName(1);
+  const std::string whole = path_ + "/" + GenerationName(1), dir = whole + kUnfinished;
+  if (Exists(whole)) {
+    // A creation that was cut short just before its end left it empty; with facts in it, CURRENT was lost.
+    bool empty = false;
+    {
+      auto gen = OpenGeneration(GenerationName(1), nullptr);
+      if (gen.ok()) {
+        PMS_ASSIGN_OR_RETURN(std::unique_ptr<Txn> txn, Txn::Begin((*gen)->env.get(), false));
+        Counters counters;
+        std::string superseded_by;
+        PMS_RETURN_IF_ERROR(ReadMeta(txn.get(), &counters, &superseded_by));
+        empty = EncodeCounters(counters) == EncodeCounters({});
+      }
+    }
+    if (!empty)
+      return Status::Corruption(path_ + ": CURRENT is missing beside " + GenerationName(1) +
+                                ", which holds facts or is damaged; nothing was changed");
+    RemoveTree(whole);
+  }
   RemoveTree(dir);
   PMS_RETURN_IF_ERROR(MakeDir(dir));
   PMS_RETURN_IF_ERROR(MakeDir(path_ + kVectors));
@@ -243,6 +259,7 @@ Status StoreImpl::Create() {
     PMS_RETURN_IF_ERROR(txn->Commit());
   }
   PMS_RETURN_IF_ERROR(SyncDir(dir));
+  if (::rename(dir.c_str(), whole.c_str()) != 0) return ErrnoStatus("cannot rename to", whole, errno);
   PMS_RETURN_IF_ERROR(WriteFileAtomically(path_ + kCurrent, GenerationName(1) + "\n"));
   const size_t slash = path_.find_last_of('/', path_.size() - 2);
   return SyncDir(slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash));
@@ -385,39 +402,26 @@ Result<WriterLock> StoreImpl::Lock(const InterruptCheck& interrupted) {
 }
 
 void StoreImpl::RemoveStaleGenerations() {
+  // Only beside a live generation that is open and sound, and that CURRENT names: with a damaged CURRENT, or a
+  // newest generation that does not open, the older ones may be all there is.
+  const std::shared_ptr<Generation> live = Current();
   auto current = ReadSmallFile(path_ + kCurrent);
+  if (!live || !current.ok() || *current != GenerationName(live->number) + "\n") return;
   auto names = ListDir(path_);
-  uint32_t live = 0;
-  if (!current.ok() || !names.ok() || current->empty()) return;
-  current->pop_back();
-  if (!ParseGenerationName(*current, &live)) return;
-  bool all_gone = true;
+  auto files = ListDir(path_ + kVectors);
+  if (!names.ok() || !files.ok()) return;
   for (const std::string& name : *names) {
     uint32_t number = 0;
-    if (!ParseGenerationName(name, &number) || number >= live) continue;
+    if (!ParseGenerationName(name, &number) || number >= live->number) continue;
     auto use = OpenFile(path_ + "/" + name + "/USE", O_RDONLY);
-    if (use.ok() && ::flock(use->get(), LOCK_EX | LOCK_NB) != 0) {
-      all_gone = false;
-      continue;
-    }
+    if (use.ok() && ::flock(use->get(), LOCK_EX | LOCK_NB) != 0) return;  // in use; its vector files too
     RemoveTree(path_ + "/" + name);
   }
-  if (!all_gone) return;
-  // Vector files that only removed generations pointed to.
-  auto snapshot_gen = Current();
-  std::string keep[kKinds];
-  if (snapshot_gen && snapshot_gen->number == live) {
-    for (size_t k = 0; k < kKinds; ++k) keep[k] = snapshot_gen->vector_name[k];
-  } else {
-    return;
-  }
-  auto files = ListDir(path_ + kVectors);
-  if (!files.ok()) return;
   for (const std::string& file : *files) {
     unsigned number = 0;
     const char* digits = std::strrchr(file.c_str(), '-');
-    if (!digits || std::sscanf(digits, "-%u.vec", &number) != 1 || number >= live) continue;
-    if (file != keep[0] && file != keep[1]) RemoveTree(path_ + kVectors + "/" + file);
+    if (!digits || std::sscanf(digits, "-%u.vec", &number) != 1 || number >= live->number) continue;
+    if (file != live->vector_name[0] && file != live->vector_name[1]) RemoveTree(path_ + kVectors + "/" + file);
   }
 }
 
