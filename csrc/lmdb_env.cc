@@ -15,7 +15,8 @@ constexpr uint64_t kDefaultMap = 64ull << 30;
 constexpr uint64_t kSmallestMap = 16 * kMiB;
 constexpr unsigned kMaxTables = 64;
 
-MDB_val Val(Bytes b) { return {b.size(), const_cast<char*>(b.data())}; }
+// An empty value has an address too: LMDB copies from it.
+MDB_val Val(Bytes b) { return {b.size(), const_cast<char*>(b.data() ? b.data() : "")}; }
 Bytes FromVal(const MDB_val& v) { return {static_cast<const char*>(v.mv_data), v.mv_size}; }
 
 Status FromCode(int rc, const std::string& what) {

@@ -48,6 +48,11 @@ def name(value: object, what: str) -> str:
     return value
 
 
+def known(value: object, what: str) -> str:
+    """`value` as a name to look up: as `name`, but "" is fine. Nothing has that name, so it is not found."""
+    return "" if value == "" else name(value, what)
+
+
 def _all_names(values: Sequence[str]) -> bool:
     """Whether all (str, already) would pass `name`; a fast check that may say False for odd but good
     input."""
@@ -121,6 +126,10 @@ def sources(value: object, n: int) -> str | list[str | None] | None:
     return listed
 
 
+_F32 = np.dtype(np.float32)  # numpy has one object for it
+_F32_STRIDES = (4,)
+
+
 def _float32(value: object, what: str) -> npt.NDArray[np.float32]:
     try:
         array = np.asarray(value)
@@ -148,16 +157,21 @@ def _refuse_first(bad: npt.NDArray[np.bool_], array: npt.NDArray[Any], what: str
         raise InvalidArgument(f"{row}: component {at[-1] if at else 0} is {text.format(array[at])}")
 
 
-def vector(value: object, dim: int, what: str) -> npt.NDArray[np.float32]:
-    """One vector: float32 (dim,), finite and not zero. Its length is left as it is."""
+def query_vector(value: object, dim: int, what: str) -> npt.NDArray[np.float32]:
+    """As `vector`, but an array of the right kind, as an inference server gives it once a query, is not
+    looked into: the core refuses what is not finite or zero, and `vector` then says where."""
     if (
         type(value) is np.ndarray
-        and value.dtype == np.float32
+        and value.dtype is _F32
         and value.shape == (dim,)
-        and value.flags.c_contiguous
-        and 1e-30 < float(np.vdot(value, value)) < 1e38  # also says that all is finite
+        and (dim == 1 or value.strides == _F32_STRIDES)
     ):
-        return value  # what an inference server gives, once a query
+        return value
+    return vector(value, dim, what)
+
+
+def vector(value: object, dim: int, what: str) -> npt.NDArray[np.float32]:
+    """One vector: float32 (dim,), finite and not zero. Its length is left as it is."""
     array = _float32(value, what)
     if array.shape != (dim,):
         raise InvalidArgument(f"{what}: shape is {_shape(array)}, expected ({dim},)")
@@ -207,6 +221,8 @@ def three_vectors(value: object) -> tuple[object, object, object]:
 
 def threshold(value: object, what: str) -> float:
     """A cosine: a real number in [-1, 1]."""
+    if type(value) is float and -1.0 <= value <= 1.0:
+        return value
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise InvalidArgument(f"{what} is {value!r:.60}, expected a number in [-1, 1]")
     try:

@@ -54,6 +54,37 @@ def as_query(index: int, value: object, shared: tuple[Any, ...]) -> Query:
     return Query(*given[:3], *own, *given[11:])
 
 
+def specs(
+    queries: Sequence[Query], spaces: tuple[Space, Space], defaults: Thresholds, single: bool
+) -> list[tuple[Any, ...]]:
+    """The core's form of all queries, their texts embedded in one call a space."""
+    asked: list[list[Any]] = []
+    try:
+        for q in queries:
+            asked.append(spec(q, spaces, defaults))
+    except InvalidArgument as e:
+        raise (e if single else InvalidArgument(f"query {len(asked)}: {e}")) from None
+    for at, space in ((1, spaces[0]), (2, spaces[1])):
+        texts = [a[at] for a in asked if a[at + 2] is None]
+        if texts:
+            vectors = space.text_vectors(texts)
+            for a in asked:
+                if a[at + 2] is None:
+                    a[at + 2] = vectors[a[at]]
+    return [tuple(a) for a in asked]
+
+
+def check_vectors(asked: Sequence[Sequence[Any]], spaces: tuple[Space, Space], single: bool) -> None:
+    """Says what is wrong with the first query whose vectors the core refused, if that was the reason."""
+    for i, q in enumerate(asked):
+        entity = "object" if q[0] else "subject"
+        for vector, space, slot in ((q[3], spaces[0], entity), (q[4], spaces[1], "relation")):
+            try:
+                _input.vector(vector, space.dim, f"{slot}_vector")
+            except InvalidArgument as e:
+                raise (e if single else InvalidArgument(f"query {i}: {e}")) from None
+
+
 def spec(q: Query, spaces: tuple[Space, Space], defaults: Thresholds) -> list[Any]:
     """The core's form of a query, with None for vectors that are to be embedded."""
     has_subject = q.subject is not None or q.subject_vector is not None
@@ -72,8 +103,8 @@ def spec(q: Query, spaces: tuple[Space, Space], defaults: Thresholds) -> list[An
         has_object,
         None if text is None else _input.name(text, what),
         None if q.relation is None else _input.name(q.relation, "relation"),
-        None if vector is None else _input.vector(vector, entities.dim, f"{what}_vector"),
-        None if r_vector is None else _input.vector(r_vector, relations.dim, "relation_vector"),
+        None if vector is None else _input.query_vector(vector, entities.dim, f"{what}_vector"),
+        None if r_vector is None else _input.query_vector(r_vector, relations.dim, "relation_vector"),
         defaults.tau_e if q.tau_e is None else _input.threshold(q.tau_e, "tau_e"),
         defaults.tau_t if q.tau_t is None else _input.threshold(q.tau_t, "tau_t"),
         defaults.tau_r if q.tau_r is None else _input.threshold(q.tau_r, "tau_r"),

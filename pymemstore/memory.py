@@ -415,22 +415,12 @@ class Memory:
 
     def _run(self, queries: list[Query], *, single: bool = False) -> list[QueryResult]:
         self._check_open()
-        asked: list[list[Any]] = []
+        asked = _question.specs(queries, self._spaces, self._thresholds, single)
         try:
-            for q in queries:
-                asked.append(_question.spec(q, self._spaces, self._thresholds))
-        except InvalidArgument as e:
-            if single:
-                raise
-            raise InvalidArgument(f"query {len(asked)}: {e}") from None
-        for at, space in ((1, self._spaces[0]), (2, self._spaces[1])):
-            texts = [a[at] for a in asked if a[at + 2] is None]
-            if texts:
-                vectors = space.text_vectors(texts)
-                for a in asked:
-                    if a[at + 2] is None:
-                        a[at + 2] = vectors[a[at]]
-        return [QueryResult(raw) for raw in self._store.query([tuple(a) for a in asked])]
+            return [QueryResult(raw) for raw in self._store.query(asked)]
+        except InvalidArgument:
+            _question.check_vectors(asked, self._spaces, single)
+            raise
 
     def similar_entities(
         self,
@@ -513,7 +503,7 @@ class Memory:
     ) -> Iterator[list[Triple]]:
         for what, value in (("subject", subject), ("relation", relation), ("object", object)):
             if value is not None:
-                _input.name(value, what)
+                _input.known(value, what)
 
         def pages() -> Iterator[list[Triple]]:
             cursor: bytes | None = None
@@ -541,8 +531,8 @@ class Memory:
 
     def contains(self, subject: str, relation: str, object: str) -> bool:
         """Whether just this fact is stored."""
-        s, r = _input.name(subject, "subject"), _input.name(relation, "relation")
-        return self._store.find(s, r, _input.name(object, "object")) != 0
+        s, r = _input.known(subject, "subject"), _input.known(relation, "relation")
+        return self._store.find(s, r, _input.known(object, "object")) != 0
 
     def triple(self, triple_id: int) -> Triple:
         """The fact with this id. NotFound when there is none, or no more."""
@@ -551,23 +541,23 @@ class Memory:
     def vector(self, name: str, *, relation: bool = False) -> npt.NDArray[np.float32] | None:
         """A name's vector as it is stored: float32 (dim,), of unit length. None while the name waits for one;
         NotFound for an unknown name."""
-        return self._store.vector(_input.name(name, "name"), bool(relation))
+        return self._store.vector(_input.known(name, "name"), bool(relation))
 
     def aliases(self, entity: str, *, relation: bool = False) -> list[str]:
         """The other names of an entity (or relation). NotFound when it is unknown."""
-        return self._store.aliases(_input.name(entity, "name"), bool(relation))
+        return self._store.aliases(_input.known(entity, "name"), bool(relation))
 
     def named_by(self, alias: str, *, relation: bool = False) -> list[str]:
         """The entities (or relations) that have this alias; none is fine."""
-        return self._store.named_by(_input.name(alias, "alias"), bool(relation))
+        return self._store.named_by(_input.known(alias, "alias"), bool(relation))
 
     def external_ids(self, name: str, *, relation: bool = False) -> list[str]:
         """The external ids of a name. NotFound when the name is unknown."""
-        return self._store.external_ids(_input.name(name, "name"), bool(relation))
+        return self._store.external_ids(_input.known(name, "name"), bool(relation))
 
     def by_external_id(self, external_id: str, *, relation: bool = False) -> str | None:
         """The name that an external id is tied to; None when it is tied to none."""
-        return self._store.by_external_id(_input.name(external_id, "external id"), bool(relation))
+        return self._store.by_external_id(_input.known(external_id, "external id"), bool(relation))
 
     def sources(self, triple_id: int) -> list[Source]:
         """Where a fact came from, oldest first. NotFound when there is no such fact."""

@@ -78,6 +78,10 @@ class Change(NamedTuple):
     `triple`: of add, remove and replace. `removed`: what a replace displaced. `name`, `other`: forget:
     name, ""; alias and unalias: the name, the alias; rename: old, new; external_id: the name, the id;
     vector: the name, "". `time`: seconds since 1970.
+
+    Triples, and the names of aliases, vectors and external ids, are shown with the names that they have now (a
+    forgotten name with its last); forget and rename show the names of their time. To replay a log exactly, go
+    by triple id.
     """
 
     seq: int
@@ -288,7 +292,8 @@ class QueryResult:
 
     @property
     def entity_candidates(self) -> int:
-        """Entities at or above `tau_e`, by cosine or by rule."""
+        """Entities, by cosine or by rule, at or above `tau_e` or the higher threshold that `tau_r` and the best
+        relation imply."""
         return cast(int, self._raw[5])
 
     @property
@@ -298,7 +303,7 @@ class QueryResult:
 
     @property
     def rows_scanned(self) -> int:
-        """Triples read to join the candidates."""
+        """Vectors that the search looked at, of entities and relations; shared out evenly in `query_many`."""
         return cast(int, self._raw[7])
 
     def __len__(self) -> int:

@@ -150,7 +150,7 @@ class Transaction:
         """As `Memory.forget`."""
         self._check_open()
         self._batch.forget(_input.name(entity, "entity"))
-        self._dropped[False].add(entity)
+        self._ends(entity, False)
         return self._result(Pending[int](), 1, _first)
 
     def alias(self, name: str, entity: str, *, relation: bool = False) -> Pending[bool]:
@@ -170,7 +170,7 @@ class Transaction:
         self._check_open()
         self._batch.rename(_input.name(old, "old name"), _input.name(new, "new name"), bool(relation))
         self._need((new,), bool(relation))
-        self._dropped[bool(relation)].add(old)
+        self._ends(old, bool(relation))
         self._renamed[bool(relation)].add(new)
         self._result(None, 1, _first)
 
@@ -241,6 +241,12 @@ class Transaction:
             given = self._given[relation]
             for name, row in zip(names, rows, strict=True):
                 given.setdefault(name, row)  # the first vector of a name counts
+
+    def _ends(self, name: str, relation: bool) -> None:
+        """The entity or relation of this name ceases to have it: a later one of the name is another."""
+        self._dropped[relation].add(name)
+        if self._spaces[relation].embeds:
+            self._given[relation].pop(name, None)
 
     def _drop(self, why: str) -> None:
         self._state = "over"
