@@ -1,4 +1,4 @@
-"""Errors that pymemstore raises. All are under `MemstoreError`; each says what was wrong, and with which item."""
+"""Errors that pymemstore raises. All are under `MemstoreError`; each names the item and says what was wrong."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Closed(MemstoreError):
 
 
 class IOError(MemstoreError, builtins.OSError):
-    """The operating system refused: disk full, no permission, a file gone. `errno` is set where it is known."""
+    """The operating system refused: disk full, no permission, a file gone. `errno` is set where known."""
 
 
 class Interrupted(MemstoreError):

@@ -79,9 +79,9 @@ class Change(NamedTuple):
     name, ""; alias and unalias: the name, the alias; rename: old, new; external_id: the name, the id;
     vector: the name, "". `time`: seconds since 1970.
 
-    Triples, and the names of aliases, vectors and external ids, are shown with the names that they have now (a
-    forgotten name with its last); forget and rename show the names of their time. To replay a log exactly, go
-    by triple id.
+    Triples, and the names of aliases, vectors and external ids, are shown with the names that they have now
+    (a forgotten name with its last); forget and rename show the names of their time. To replay a log exactly,
+    go by triple id.
     """
 
     seq: int
@@ -292,8 +292,8 @@ class QueryResult:
 
     @property
     def entity_candidates(self) -> int:
-        """Entities, by cosine or by rule, at or above `tau_e` or the higher threshold that `tau_r` and the best
-        relation imply."""
+        """Entities, by cosine or by rule, at or above `tau_e`, or the higher threshold that `tau_r` and the
+        best relation imply."""
         return cast(int, self._raw[5])
 
     @property

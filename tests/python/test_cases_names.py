@@ -131,7 +131,11 @@ def test_lookup_of_the_empty_name_S03_finds_nothing(memory: Memory) -> None:
             lookup("")
         assert "MDB" not in str(caught.value)
     # A question with an empty slot is no question (P07).
-    for ask in (lambda: memory.query("", "r"), lambda: memory.query("s", ""), lambda: memory.similar_entities("")):
+    for ask in (
+        lambda: memory.query("", "r"),
+        lambda: memory.query("s", ""),
+        lambda: memory.similar_entities(""),
+    ):
         with pytest.raises(InvalidArgument, match="is empty"):
             ask()
 

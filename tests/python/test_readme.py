@@ -30,7 +30,9 @@ def test_python_blocks_run(page: Path, text: str, tmp_path: Path) -> None:
     if text.startswith("# not run:"):
         compile(text, str(page), "exec")
         return
-    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, f"{page.name}:\n{text}\n{done.stderr}"
 
 
@@ -47,14 +49,20 @@ def test_readme_begins_with_the_two_commands() -> None:
 
 def test_readme_shell_session_runs(tmp_path: Path) -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    sessions = [block for lang, block in FENCE.findall(text) if lang == "sh" and block.startswith("pymemstore ")]
+    sessions = [
+        block for lang, block in FENCE.findall(text) if lang == "sh" and block.startswith("pymemstore ")
+    ]
     assert sessions
     for line in "".join(sessions).strip().splitlines():
         arguments = shlex.split(line)
         assert arguments[0] == "pymemstore"
         done = subprocess.run(
             [sys.executable, "-m", "pymemstore.cli", *arguments[1:]],
-            cwd=tmp_path, capture_output=True, text=True, timeout=120, env={**os.environ, "NO_COLOR": "1"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "NO_COLOR": "1"},
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     assert "Warsaw" in done.stdout
@@ -67,4 +75,3 @@ def test_links_lead_somewhere() -> None:
             if not target.startswith(("http://", "https://")) and not (page.parent / target).exists():
                 broken.append(f"{page.name}: {target}")
     assert broken == []
-
