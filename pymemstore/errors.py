@@ -1,4 +1,4 @@
-"""Errors that pymemstore raises. All are under `MemstoreError`; each names the item and says what was wrong."""
+"""Errors that pymemstore raises, all under `MemstoreError`; each names the item and what was wrong."""
 
 from __future__ import annotations
 
