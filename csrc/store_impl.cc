@@ -373,17 +373,14 @@ Result<WriterLock> StoreImpl::Lock(const InterruptCheck& interrupted) {
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
                          std::min(options_.timeout_s, 1e8)));
-  std::unique_lock<std::timed_mutex> local(writer_, std::defer_lock);
-  auto pause = std::chrono::microseconds(500);
+  std::unique_lock<std::mutex> local(writer_, std::defer_lock);
+  auto pause = std::chrono::microseconds(50);
   for (;;) {
-    // In short slices, so that an interrupt is seen in time.
-    if (!local.owns_lock()) (void)local.try_lock_for(std::chrono::milliseconds(20));
-    if (local.owns_lock()) {
+    // Polled: neither lock can be waited for with a timeout that an interrupt ends.
+    if (local.owns_lock() || local.try_lock()) {
       struct flock wanted = WholeFile(F_WRLCK);
       if (::fcntl(lock_fd_.get(), F_SETLK, &wanted) == 0) return WriterLock(std::move(local), lock_fd_.get());
       if (errno != EACCES && errno != EAGAIN && errno != EINTR) return ErrnoStatus("cannot lock", path_ + kLock, errno);
-      std::this_thread::sleep_for(pause);
-      pause = std::min(2 * pause, std::chrono::microseconds(20000));
     }
     if (interrupted && interrupted()) return Status::Interrupted();
     if (Clock::now() >= deadline) {
@@ -398,6 +395,8 @@ Result<WriterLock> StoreImpl::Lock(const InterruptCheck& interrupted) {
       std::snprintf(seconds, sizeof seconds, "%g", options_.timeout_s);
       return Status::Locked(path_ + " is being written by " + who + "; waited " + seconds + " s");
     }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::microseconds(10000));
   }
 }
 

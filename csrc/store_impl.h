@@ -44,13 +44,13 @@ struct Snapshot {
 // Gives the writer's lock back when it goes.
 class WriterLock {
  public:
-  WriterLock(std::unique_lock<std::timed_mutex> local, int fd) : local_(std::move(local)), fd_(fd) {}
+  WriterLock(std::unique_lock<std::mutex> local, int fd) : local_(std::move(local)), fd_(fd) {}
   WriterLock(WriterLock&& other) noexcept : local_(std::move(other.local_)), fd_(other.fd_) { other.fd_ = -1; }
   WriterLock& operator=(WriterLock&&) = delete;
   ~WriterLock();
 
  private:
-  std::unique_lock<std::timed_mutex> local_;
+  std::unique_lock<std::mutex> local_;
   int fd_;
 };
 
@@ -93,7 +93,7 @@ class StoreImpl {
   std::atomic<dev_t> dev_{0};
   std::atomic<ino_t> dir_inode_{0}, data_inode_{0};
   Fd lock_fd_;
-  std::timed_mutex writer_;
+  std::mutex writer_;
   mutable std::mutex mutex_;
   std::shared_ptr<Generation> gen_;  // guarded by mutex_
 };

@@ -37,6 +37,7 @@ TEST(FirstFailureSticks) {
   CHECK(!(*txn)->ok());
   (*txn)->Put(Table::kMeta, "later", "2");
   CHECK(!(*txn)->Commit().ok());
+  txn->reset();  // a thread has one transaction at a time
   auto read = Txn::Begin(env->get(), false);
   Bytes value;
   CHECK(!(*read)->Get(Table::kMeta, "good", &value));
