@@ -91,17 +91,10 @@ class CandidateFinder {
     if ((rules & RuleBit(Match::kExact)) && names_.Find(txn_, text, &id)) found.emplace_back(id, Match::kExact);
     if (rules & RuleBit(Match::kAlias))
       for (NameId named : names_.NamedBy(txn_, text)) found.emplace_back(named, Match::kAlias);
-    std::vector<uint64_t> keys;
-    QueryKeys(parsed, rules, &keys);
-    std::vector<NameId> listed;
-    for (uint64_t key : keys) {
-      const std::vector<NameId> ids = names_.ByRuleKey(txn_, key);
-      listed.insert(listed.end(), ids.begin(), ids.end());
-    }
-    std::sort(listed.begin(), listed.end());
-    listed.erase(std::unique(listed.begin(), listed.end()), listed.end());
-    for (NameId candidate : listed) {
-      const Match match = Verify(parsed, rules, candidate);
+    const std::vector<NameId> folded = Listed(parsed, rules & RuleBit(Match::kFolded));
+    for (NameId candidate : Listed(parsed, rules)) {
+      const bool by_alias = std::binary_search(folded.begin(), folded.end(), candidate);
+      const Match match = Verify(parsed, rules, candidate, by_alias);
       if (match != Match::kVector) found.emplace_back(candidate, match);
     }
     std::sort(found.begin(), found.end());  // by id, strongest match first
@@ -130,11 +123,26 @@ class CandidateFinder {
   }
 
  private:
-  Match Verify(const ParsedName& query, uint32_t rules, NameId id) {
+  // Names listed under the query's keys for `rules`, ascending.
+  std::vector<NameId> Listed(const ParsedName& query, uint32_t rules) {
+    std::vector<uint64_t> keys;
+    QueryKeys(query, rules, &keys);
+    std::vector<NameId> listed;
+    for (uint64_t key : keys) {
+      const std::vector<NameId> ids = names_.ByRuleKey(txn_, key);
+      listed.insert(listed.end(), ids.begin(), ids.end());
+    }
+    std::sort(listed.begin(), listed.end());
+    listed.erase(std::unique(listed.begin(), listed.end()), listed.end());
+    return listed;
+  }
+
+  // `by_alias`: an alias may match too (in folded form; aliases have no other keys).
+  Match Verify(const ParsedName& query, uint32_t rules, NameId id, bool by_alias) {
     NameRecord record;
     if (!names_.Get(txn_, id, &record)) return Match::kVector;
     Match best = MatchNames(query, ParseName(record.name), rules);
-    if (best == Match::kFolded || !(rules & RuleBit(Match::kFolded))) return best;
+    if (best == Match::kFolded || !by_alias) return best;
     for (const std::string& alias : names_.Aliases(txn_, id))
       if (MatchNames(query, ParseName(alias), RuleBit(Match::kFolded)) == Match::kFolded) return Match::kFolded;
     return best;
