@@ -14,6 +14,7 @@
 #include "check.h"
 #include "distance.h"
 #include "scan_codes.h"
+#include "scan_postings.h"
 #include "simd_kernels.h"
 
 using namespace pymemstore;
@@ -51,7 +52,7 @@ class Rows {
   std::vector<float> data_ = {};
 };
 
-enum class Shape { kUniform, kClustered, kLowRank, kSpiky };
+enum class Shape { kUniform, kClustered, kLowRank, kSpiky, kSparse };
 
 class Source {
  public:
@@ -82,6 +83,20 @@ class Source {
         v[random_() % dim_] += random_() % 2 != 0 ? 1.0F : -1.0F;
         v[random_() % dim_] += 0.5F;
         return v;
+      case Shape::kSparse: {  // one value and up, of both signs; some all alike, some rows dense, some repeated
+        if (random_() % 40 == 0) return Normal();
+        if (random_() % 8 == 0) {
+          for (size_t i = 0; i < dim_; i += 7) v[i] = centres_[random_() % 3][i];
+          return v;
+        }
+        const bool alike = random_() % 3 == 0;
+        for (size_t n = 1 + random_() % (dim_ / 6); n > 0; --n) {
+          const float x = alike ? 1.0F : normal_(random_);
+          v[random_() % dim_] = random_() % 2 != 0 ? x : -x;
+        }
+        v[random_() % dim_] = 0.3F;
+        return v;
+      }
     }
     return v;
   }
@@ -261,6 +276,108 @@ TEST(CodesPrune) {
     }
     CheckScan(&scan, rows.View(), queries, std::vector<double>(30, tau), 1, &stats);
     CHECK(stats.rows_rescored < results + rows.rows() * 30 / 50);
+  }
+}
+
+TEST(SparseRowsEqualBruteForce) {
+  for (uint32_t dim : {16U, 40U, 256U, 700U}) {
+    Source source(dim, Shape::kSparse, 100 + dim), dense(dim, Shape::kUniform, 1);
+    Rows rows(dim);
+    for (size_t i = 0; i < 1300; ++i) rows.Add(source.Next());
+    CHECK(PostingsPay(rows.View()));
+    CHECK(!PostingsPay([&] {
+      static Rows others(dim);
+      others = Rows(dim);
+      for (size_t i = 0; i < 100; ++i) others.Add(dense.Next());
+      return others.View();
+    }()));
+    ExactScan scan(dim);
+    const double inf = std::numeric_limits<double>::infinity();
+    const std::vector<double> some = {0.7, -1, 0, 0.3, 1e-6, 1e-7, 0.6, 0.9, 1.0, 0.001, inf, -inf, 1.5, 1e300};
+    for (size_t n : {1U, 26U, 3U, 40U}) {  // from the second call on with postings
+      std::vector<float> queries = MakeQueries(&source, rows, n);
+      const std::vector<float> full = dense.Unit();
+      std::copy(full.begin(), full.end(), queries.end() - dim);
+      std::vector<double> taus(n);
+      for (size_t j = 0; j < n; ++j) taus[j] = some[(j + n) % some.size()];
+      CheckScan(&scan, rows.View(), queries, taus, 1 + static_cast<int>(n % 2));
+    }
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      const std::vector<float> q = repeat % 2 != 0 ? rows.Row(source.random()() % rows.rows()) : source.Unit();
+      const double tau = Tie(Truth(q.data(), rows.View().row(source.random()() % rows.rows()), dim));
+      CheckScan(&scan, rows.View(), q, {tau}, 1);
+      CheckScan(&scan, rows.View(), q, {std::nextafter(tau, 2)}, 1);
+    }
+  }
+}
+
+TEST(PostingBoundsHoldForEveryRowAndPrune) {
+  for (uint32_t dim : {16U, 256U}) {
+    Source source(dim, Shape::kSparse, 3 * dim);
+    Rows rows(dim);
+    for (size_t i = 0; i < 800; ++i) rows.Add(source.Next());
+    std::shared_ptr<const ScanPostings> postings;
+    CHECK_OK(ExtendPostings(rows.View(), nullptr, nullptr, &postings));
+    CHECK_EQ(postings->blocks.size(), 1);
+    PostingScanner scanner;
+    std::vector<uint32_t> found;
+    const std::vector<float> queries = MakeQueries(&source, rows, 6);
+    for (size_t j = 0; j < 6; ++j) {
+      const float* q = queries.data() + j * dim;
+      const PostingQuery query = MakePostingQuery(q, dim);
+      CHECK(!scanner.Candidates(*postings->blocks[0], query, 0, &found));
+      CHECK(!scanner.Candidates(*postings->blocks[0], query, -0.5, &found));
+      size_t hits = 0;
+      for (uint32_t r = 0; r < rows.rows(); ++r) {
+        const double score = Truth(q, rows.View().row(r), dim);
+        double positive = 0;
+        for (size_t i = 0; i < dim; ++i) {
+          positive += std::max(0.0, static_cast<double>(q[i]) * static_cast<double>(rows.View().row(r)[i]));
+        }
+        hits += positive >= 0.5;
+        if (!scanner.Candidates(*postings->blocks[0], query, score, &found)) continue;
+        CHECK(std::is_sorted(found.begin(), found.end()));
+        CHECK(std::binary_search(found.begin(), found.end(), r));
+      }
+      CHECK(scanner.Candidates(*postings->blocks[0], query, 0.7, &found));
+      CHECK(found.size() <= hits);  // levels are less than 0.7 / 0.5 wide, but for small values
+    }
+  }
+}
+
+TEST(SparseRowsGrowOverSeveralBlocks) {
+  const uint32_t dim = 18;
+  Source source(dim, Shape::kSparse, 21);
+  Rows rows(dim);
+  ExactScan scan(dim);
+  for (uint64_t size : {1023U, 1100U, 1170U, 16383U, 16384U, 16385U, 16500U, 5000U, 40000U, 66000U, 32768U, 66100U}) {
+    while (rows.rows() < size) rows.Add(source.Next());
+    CHECK(PostingsPay(rows.View()));
+    CheckScan(&scan, rows.View(size), MakeQueries(&source, rows, 2), {0.8, -0.1}, 1);
+    std::vector<std::vector<ScoredRow>> out;  // enough queries for the new rows to be put in lists
+    const std::vector<float> queries = MakeQueries(&source, rows, 40);
+    CHECK_OK(scan.WithinThreshold(rows.View(size), queries.data(), 40, std::vector<double>(40, 0.99).data(), 2,
+                                  nullptr, &out, nullptr));
+    CheckScan(&scan, rows.View(size), MakeQueries(&source, rows, 3), {0.6, 0.95, 0.2}, 2);
+  }
+}
+
+TEST(RowsTurnFromSparseToDenseAndBack) {
+  const uint32_t dim = 60;
+  Source sparse(dim, Shape::kSparse, 22), dense(dim, Shape::kUniform, 23);
+  Rows rows(dim);
+  ExactScan scan(dim);
+  for (uint64_t size : {1100U, 4500U, 5000U, 20000U}) {
+    Source* source = size == 4500 || size == 5000 ? &dense : &sparse;
+    while (rows.rows() < size) rows.Add(source->Next());
+    CHECK_EQ(PostingsPay(rows.View()), size == 1100 || size == 20000);
+    for (int call = 0; call < 2; ++call) {
+      std::vector<std::vector<ScoredRow>> out;
+      const std::vector<float> queries = MakeQueries(source, rows, 50);
+      CHECK_OK(scan.WithinThreshold(rows.View(), queries.data(), 50, std::vector<double>(50, 0.9).data(), 1, nullptr,
+                                    &out, nullptr));
+    }
+    CheckScan(&scan, rows.View(), MakeQueries(source, rows, 4), {0.5, 0.7, 0.3, 1.0}, 1);
   }
 }
 

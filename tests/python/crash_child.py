@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -39,7 +40,15 @@ def environment() -> dict[str, str]:
 
 def start(function: Callable[..., None], *args: object) -> tuple[BaseProcess, Connection]:
     """Runs `function(connection, *args)` in a new process, which has never seen a store of this one."""
+    before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]  # the server that forks them reads it once
+    try:
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
     here, there = _context.Pipe()
     process = _context.Process(target=function, args=(there, *args), daemon=True)
     process.start()
