@@ -17,14 +17,6 @@ void SetDim(Batch* batch, Kind kind, uint32_t dim) {
   known = dim;
 }
 
-// A batch may hold gigabytes: freeing it must not stop the other threads.
-struct DeleteWithoutGil {
-  void operator()(Batch* batch) const {
-    py::gil_scoped_release release;
-    delete batch;
-  }
-};
-
 // An entry whose operands are all texts.
 void AddTexts(Batch* batch, OpType type, Kind kind, std::initializer_list<std::pair<const char*, py::handle>> texts) {
   std::vector<Slice> names;
@@ -80,7 +72,7 @@ void AddTriples(Batch* batch, const py::sequence& triples, const py::object& sou
 }  // namespace
 
 void BindBatch(py::module_& m) {
-  py::class_<Batch, std::unique_ptr<Batch, DeleteWithoutGil>>(m, "Batch", py::is_final())
+  py::class_<Batch, WithoutGil<Batch>>(m, "Batch", py::is_final())
       .def(py::init<>())
       .def("__len__", &Batch::size)
       .def("add", &AddTriples, py::arg("triples"), py::arg("source") = py::none(), py::pos_only())
@@ -160,7 +152,7 @@ void BindBatch(py::module_& m) {
             const Vectors v = ToUnitVectors(vectors, "vectors", static_cast<ssize_t>(texts.size()));
             if (texts.empty()) return;
             SetDim(&b, KindOf(relation), v.dim);
-            py::gil_scoped_release release;  // copies up to gigabytes
+            ReleaseGil release;  // copies up to gigabytes
             for (size_t i = 0; i < texts.size(); ++i)
               b.Supply(KindOf(relation), texts[i], v.data.data() + i * v.dim, v.dim);
           },

@@ -22,7 +22,7 @@ Kind KindOf(bool relation) { return relation ? Kind::kRelation : Kind::kEntity; 
 template <typename Fn>
 auto Call(Fn&& fn) {
   auto result = [&] {
-    py::gil_scoped_release release;
+    ReleaseGil release;
     return fn();
   }();
   return Unwrap(std::move(result));
@@ -32,7 +32,7 @@ template <typename Fn>
 void CallStatus(Fn&& fn) {
   Status status;
   {
-    py::gil_scoped_release release;
+    ReleaseGil release;
     status = fn();
   }
   Check(status);
@@ -236,7 +236,7 @@ std::optional<EmbedderStamp> ToStamp(const py::object& object) {
   return stamp;
 }
 
-std::unique_ptr<Store> OpenStore(const std::string& path, bool create, bool read_only, double timeout,
+WithoutGil<Store> OpenStore(const py::bytes& path, bool create, bool read_only, double timeout,
                                  const std::string& sync, uint64_t map_size, int threads, uint32_t max_readers,
                                  const py::object& entity_stamp, const py::object& relation_stamp, bool stamps_if_new) {
   Options options;
@@ -253,7 +253,8 @@ std::unique_ptr<Store> OpenStore(const std::string& path, bool create, bool read
   options.stamps[0] = ToStamp(entity_stamp);
   options.stamps[1] = ToStamp(relation_stamp);
   options.stamps_if_new = stamps_if_new;
-  return Call([&] { return Store::Open(path, options); });
+  const std::string raw = path;
+  return WithoutGil<Store>(Call([&] { return Store::Open(raw, options, Interrupted); }).release());
 }
 
 py::tuple StampTuple(const EmbedderStamp& s) { return py::make_tuple(ToStr(s.name), s.dim, ToStr(s.version)); }
@@ -261,14 +262,14 @@ py::tuple StampTuple(const EmbedderStamp& s) { return py::make_tuple(ToStr(s.nam
 }  // namespace
 
 void BindStore(py::module_& m) {
-  py::class_<Store>(m, "Store", py::is_final())
+  py::class_<Store, WithoutGil<Store>>(m, "Store", py::is_final())
       .def_static("open", &OpenStore, py::arg("path"), py::kw_only(), py::arg("create"), py::arg("read_only"),
                   py::arg("timeout"), py::arg("sync"), py::arg("map_size"), py::arg("threads"),
                   py::arg("max_readers") = 510, py::arg("entity_stamp"), py::arg("relation_stamp"),
                   py::arg("stamps_if_new"))
-      .def("close", [](Store& s) { py::gil_scoped_release release; s.Close(); })
+      .def("close", [](Store& s) { ReleaseGil release; s.Close(); })
       .def_property_readonly("closed", &Store::closed)
-      .def_property_readonly("path", &Store::path)
+      .def_property_readonly("path", [](const Store& s) { return py::bytes(s.path()); })
       .def_property_readonly("read_only", &Store::read_only)
       .def("stamps",
            [](Store& s) {
@@ -413,7 +414,10 @@ void BindStore(py::module_& m) {
              return d;
            })
       .def(
-          "backup", [](Store& s, const std::string& path) { CallStatus([&] { return s.Backup(path); }); }, py::arg(),
+          "backup", [](Store& s, const py::bytes& path) {
+            const std::string raw = path;
+            CallStatus([&] { return s.Backup(raw); });
+          }, py::arg(),
           py::pos_only());
 }
 

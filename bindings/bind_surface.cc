@@ -18,7 +18,7 @@ py::array_t<float> EncodeAll(const py::sequence& names) {
   py::array_t<float> out({static_cast<py::ssize_t>(texts.size()), static_cast<py::ssize_t>(kSurfaceDim)});
   float* row = out.mutable_data();
   {
-    py::gil_scoped_release release;
+    ReleaseGil release;
     for (const std::string& text : texts) {
       EncodeSurface(text, row);
       row += kSurfaceDim;

@@ -1,5 +1,7 @@
 #include "convert.h"
 
+#include <unistd.h>
+
 namespace pymemstore {
 
 std::string_view Utf8(py::handle object, const std::string& what) {
@@ -56,7 +58,37 @@ Vectors ToUnitVectors(const F32Array& array, const std::string& what, ssize_t ro
   return v;
 }
 
+namespace {
+
+bool Finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing();
+#else
+  return _Py_IsFinalizing();
+#endif
+}
+
+// Who comes in while the interpreter shuts down is the thread that shuts it down: it must get on.
+thread_local bool t_shuts_down = false;
+
+void StayIfFinalizing() {
+  while (!t_shuts_down && Finalizing()) ::pause();
+}
+
+}  // namespace
+
+ReleaseGil::ReleaseGil() {
+  t_shuts_down = Finalizing();
+  saved_ = PyEval_SaveThread();
+}
+
+ReleaseGil::~ReleaseGil() noexcept(false) {
+  StayIfFinalizing();
+  PyEval_RestoreThread(saved_);  // may still end this thread, if the shutdown begins just now
+}
+
 bool Interrupted() {
+  StayIfFinalizing();
   py::gil_scoped_acquire gil;
   return PyErr_CheckSignals() != 0;
 }

@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,30 @@ struct Vectors {
   uint32_t dim = 0;
 };
 Vectors ToUnitVectors(const F32Array& array, const std::string& what, ssize_t rows = -1);
+
+// Lets other Python threads run while it lives. Unlike pybind11's own it does not end the process when a daemon
+// thread comes back while the interpreter shuts down: the thread stays where it is, as Python 3.14 does it.
+class ReleaseGil {
+ public:
+  ReleaseGil();
+  ~ReleaseGil() noexcept(false);
+  ReleaseGil(const ReleaseGil&) = delete;
+  ReleaseGil& operator=(const ReleaseGil&) = delete;
+
+ private:
+  PyThreadState* saved_;
+};
+
+// Holds an object whose end takes a while, or waits: other threads go on meanwhile.
+template <typename T>
+struct DeleteWithoutGil {
+  void operator()(T* object) const {
+    ReleaseGil release;
+    delete object;
+  }
+};
+template <typename T>
+using WithoutGil = std::unique_ptr<T, DeleteWithoutGil<T>>;
 
 // True when a signal handler raised (Ctrl-C): the error is set. To be called without the GIL.
 bool Interrupted();

@@ -1,11 +1,14 @@
 #include "lmdb_env.h"
 
+#include <fcntl.h>
 #include <lmdb.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "file_util.h"
 
 namespace pymemstore {
 namespace {
@@ -45,7 +48,6 @@ int OpenOnce(const std::string& dir, const EnvOptions& options, uint64_t map_siz
   if (rc) return rc;
   unsigned flags = MDB_NOTLS;
   if (options.read_only) flags |= MDB_RDONLY;
-  if (options.sync == Sync::kRelaxed) flags |= MDB_NOMETASYNC;
   rc = mdb_env_set_maxdbs(*env, kMaxTables);
   if (!rc) rc = mdb_env_set_maxreaders(*env, options.max_readers);
   if (!rc) rc = mdb_env_set_mapsize(*env, map_size);
@@ -156,7 +158,9 @@ Status Env::CopyTo(const std::string& dir) {
   LockShared();
   const int rc = mdb_env_copy2(env_, dir.c_str(), MDB_CP_COMPACT);
   UnlockShared();
-  return rc ? FromCode(rc, "cannot copy " + dir_ + " to " + dir) : Status::Ok();
+  if (rc) return FromCode(rc, "cannot copy " + dir_ + " to " + dir);
+  PMS_ASSIGN_OR_RETURN(Fd copy, OpenFile(dir + "/data.mdb", O_RDONLY));
+  return SyncFd(copy.get(), dir + "/data.mdb");
 }
 
 EnvInfo Env::Info() {
@@ -175,9 +179,11 @@ void Env::ClearStaleReaders() {
   mdb_reader_check(env_, &dead);
 }
 
-Result<std::unique_ptr<Txn>> Txn::Begin(Env* env, bool write) {
+Result<std::unique_ptr<Txn>> Txn::Begin(Env* env, bool write, Sync sync) {
   for (int attempt = 0;; ++attempt) {
     env->LockShared();
+    // A flag of the environment that only a commit looks at; the store's writer lock is held.
+    if (write) mdb_env_set_flags(env->env_, MDB_NOMETASYNC, sync == Sync::kRelaxed);
     MDB_txn* txn = nullptr;
     const int rc = mdb_txn_begin(env->env_, nullptr, write ? 0 : MDB_RDONLY, &txn);
     if (!rc) return std::unique_ptr<Txn>(new Txn(env, txn));

@@ -19,7 +19,6 @@ namespace pymemstore {
 struct EnvOptions {
   bool create = false;  // make data.mdb; without it a missing or empty one is an error
   bool read_only = false;
-  Sync sync = Sync::kFull;
   uint64_t map_size = 0;  // 0: as large as the address space allows, up to 64 GiB or twice the file
   uint32_t max_readers = 510;
 };
@@ -66,7 +65,8 @@ class Env {
 // give it. So a caller may check once, at the end of a step.
 class Txn {
  public:
-  static Result<std::unique_ptr<Txn>> Begin(Env* env, bool write);
+  // `sync`: what the commit of a write transaction waits for.
+  static Result<std::unique_ptr<Txn>> Begin(Env* env, bool write, Sync sync = Sync::kFull);
   ~Txn();  // aborts
   Txn(const Txn&) = delete;
   Txn& operator=(const Txn&) = delete;

@@ -4,8 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
+#include <cerrno>
 
 #include "triple_table.h"
 
@@ -46,7 +45,7 @@ class Checker {
       PMS_RETURN_IF_ERROR(CheckAliases(kind));
     }
     PMS_RETURN_IF_ERROR(CheckTriples());
-    return txn_->status();
+    return CheckHistory();
   }
 
  private:
@@ -82,6 +81,9 @@ class Checker {
       const bool waits = txn_->Get(table.table(Table::kEntPending), Key32(id), &unused);
       pending += waits;
       if (waits != (record.row_plus_1 == 0)) Problem(label + ": its vector and the list of those that wait disagree");
+      NameTable::RuleKeys keys;
+      table.CollectNameKeys(id, record.name, &keys);
+      CheckKeys(table, keys, label + " " + Quote(record.name));
       if (!record.row_plus_1) continue;
       const uint64_t row = record.row_plus_1 - 1;
       if (row >= rows.view.rows || rows.owner(row) != id) {
@@ -89,18 +91,19 @@ class Checker {
       } else if (!VectorFile::RowIsWhole(rows, row)) {
         Problem(label + " " + Quote(record.name) + ": the checksum of its vector does not fit");
       }
-      NameTable::RuleKeys keys;
-      table.CollectNameKeys(id, record.name, &keys);
-      for (const auto& [key, owner] : keys) {
-        Cursor k(txn_, table.table(Table::kEntRule));
-        if (!k.SeekPair(Key64(key), Key32(owner)) || GetBe32(k.value().data()) != owner)
-          Problem(label + " " + Quote(record.name) + ": a rule key is missing");
-      }
     }
     if (next > snap_.counters.next_name[Index(kind)]) Problem("the counter of " + what + " ids is behind");
     if (live != txn_->Entries(table.table(Table::kEntHash))) Problem("the name index of " + what + " names has other entries than names");
     if (pending != txn_->Entries(table.table(Table::kEntPending))) Problem("names that are not there wait for vectors");
     return txn_->status();
+  }
+
+  void CheckKeys(const NameTable& table, const NameTable::RuleKeys& keys, const std::string& label) {
+    for (const auto& [key, owner] : keys) {
+      Cursor k(txn_, table.table(Table::kEntRule));
+      if (!k.SeekPair(Key64(key), Key32(owner)) || GetBe32(k.value().data()) != owner)
+        Problem(label + ": a rule key is missing");
+    }
   }
 
   Status CheckAliases(Kind kind) {
@@ -115,6 +118,9 @@ class Checker {
       const std::vector<NameId> named = table.NamedBy(txn_, std::string(c.value()));
       if (std::find(named.begin(), named.end(), id) == named.end())
         Problem("the alias " + Quote(c.value()) + " does not lead to its name");
+      NameTable::RuleKeys keys;
+      table.CollectAliasKeys(id, c.value(), &keys);
+      CheckKeys(table, keys, "the alias " + Quote(c.value()));
     }
     if (rows != txn_->Entries(table.table(Table::kEntAliasHash))) Problem("the alias index has other entries than aliases");
     Cursor x(txn_, table.table(Table::kEntExternal));
@@ -122,6 +128,47 @@ class Checker {
       NameRecord record;
       if (x.value().size() != 4 || !table.Get(txn_, GetBe32(x.value().data()), &record))
         Problem("the external id " + Quote(x.key()) + " belongs to no name");
+      Cursor back(txn_, table.table(Table::kEntExternalOf));
+      if (!back.SeekPair(x.value(), x.key()) || back.value() != x.key())
+        Problem("the external id " + Quote(x.key()) + " is missing at its name");
+    }
+    if (txn_->Entries(table.table(Table::kEntExternal)) != txn_->Entries(table.table(Table::kEntExternalOf)))
+      Problem("the two orders of external ids differ in length");
+    return txn_->status();
+  }
+
+  Status CheckHistory() {
+    uint64_t next = 1;
+    Cursor c(txn_, Table::kLog);
+    for (bool more = c.Seek(Key64(0)); more; more = c.Next()) {
+      if (Stop()) return Status::Interrupted();
+      const uint64_t seq = GetBe64(c.key().data());
+      const std::string label = "row " + std::to_string(seq) + " of the edit log";
+      LogRecord record;
+      if (!DecodeLog(c.value(), &record)) {
+        Problem(label + " is damaged");
+        next = seq + 1;
+        continue;
+      }
+      if (seq != next) Problem(label + " does not follow the one before");
+      next = seq + (record.type == ChangeType::kAdd ? record.count : 1);
+      std::vector<TripleId> ids = record.removed;
+      if (record.type == ChangeType::kAdd || record.type == ChangeType::kRemove || record.type == ChangeType::kReplace)
+        ids.push_back(record.triple);
+      TripleIds unused;
+      for (TripleId id : ids)
+        if (!TripleTable::Lookup(txn_, id, &unused)) Problem(label + " names a triple that the store never had");
+    }
+    if (next != snap_.counters.seq + 1) Problem("the edit log ends before its counter");
+    Cursor p(txn_, Table::kProvenance);
+    for (bool more = p.Seek(Key64(0)); more; more = p.Next()) {
+      if (Stop()) return Status::Interrupted();
+      std::string text;
+      TripleIds t;
+      const TripleId id = GetBe64(p.key().data());
+      if (!SourceText(txn_, GetBe32(p.value().data()), &text)) Problem("triple " + std::to_string(id) + ": a source has no text");
+      if (!TripleTable::Lookup(txn_, id, &t) || TripleTable::Find(txn_, t) != id)
+        Problem("sources are kept for triple " + std::to_string(id) + ", which is not there");
     }
     return txn_->status();
   }
@@ -224,11 +271,52 @@ Result<CheckReport> CheckStore(StoreImpl* impl, const InterruptCheck& interrupte
   return report;
 }
 
-Result<std::pair<uint64_t, uint64_t>> CompactStore(StoreImpl* impl, const InterruptCheck& interrupted) {
+namespace {
+
+// The live generation, rewritten as generation `number`, synced. Writers wait; readers go on.
+Status BuildGeneration(StoreImpl* impl, const Generation& gen, const Counters& counters,
+                       const uint64_t (&live_rows)[kKinds], uint32_t number, const InterruptCheck& interrupted) {
+  const std::string dir = impl->path() + "/" + GenerationName(number);
+  PMS_RETURN_IF_ERROR(MakeDir(dir));
+  PMS_RETURN_IF_ERROR(gen.env->CopyTo(dir));
+  if (live_rows[0] < counters.rows[0] || live_rows[1] < counters.rows[1]) {
+    EnvOptions options;
+    options.map_size = gen.env->Info().map_size;
+    PMS_ASSIGN_OR_RETURN(std::unique_ptr<Env> env, Env::Open(dir, options));
+    for (;;) {
+      PMS_ASSIGN_OR_RETURN(std::unique_ptr<Txn> txn, Txn::Begin(env.get(), true));
+      Counters moved = counters;
+      Status status;
+      for (Kind kind : {Kind::kEntity, Kind::kRelation})
+        if (status.ok() && live_rows[Index(kind)] < counters.rows[Index(kind)])
+          status = RewriteVectors(impl, gen, kind, number, txn.get(), &moved, interrupted);
+      txn->Put(Table::kMeta, "counters", EncodeCounters(moved));
+      if (status.ok()) status = txn->Commit();
+      if (status.ok()) break;
+      if (!txn->map_full()) return status;
+      txn.reset();
+      PMS_RETURN_IF_ERROR(env->Grow());
+    }
+    PMS_RETURN_IF_ERROR(SyncDir(impl->path() + "/vectors"));
+  }
+  PMS_RETURN_IF_ERROR(SyncDir(dir));
+  PMS_RETURN_IF_ERROR(SyncDir(impl->path()));
+  return interrupted && interrupted() ? Status::Interrupted() : Status::Ok();
+}
+
+// Of an attempt that failed, or was cut short by a crash.
+void RemoveGeneration(StoreImpl* impl, uint32_t number) {
+  RemoveTree(impl->path() + "/" + GenerationName(number));
+  for (Kind kind : {Kind::kEntity, Kind::kRelation}) RemoveTree(impl->path() + "/vectors/" + VectorFileName(kind, number));
+}
+
+}  // namespace
+
+Result<std::pair<uint64_t, uint64_t>> CompactStore(StoreImpl* impl, double timeout_s,
+                                                  const InterruptCheck& interrupted) {
   const uint64_t before = DiskBytes(impl->path());
   {
-    // Writers wait; readers go on in the old generation until the switch.
-    PMS_ASSIGN_OR_RETURN(WriterLock lock, impl->Lock(interrupted));
+    PMS_ASSIGN_OR_RETURN(WriterLock lock, impl->Lock(timeout_s, interrupted));
     std::shared_ptr<Generation> gen;
     Counters counters;
     uint64_t live_rows[kKinds];
@@ -242,38 +330,21 @@ Result<std::pair<uint64_t, uint64_t>> CompactStore(StoreImpl* impl, const Interr
       PMS_RETURN_IF_ERROR(snapshot->status());
     }
     const uint32_t number = gen->number + 1;
-    const std::string name = GenerationName(number), dir = impl->path() + "/" + name;
-    RemoveTree(dir);  // of an attempt that was cut short
-    PMS_RETURN_IF_ERROR(MakeDir(dir));
-    PMS_RETURN_IF_ERROR(gen->env->CopyTo(dir));
-    if (live_rows[0] < counters.rows[0] || live_rows[1] < counters.rows[1]) {
-      EnvOptions options;
-      options.map_size = gen->env->Info().map_size;
-      PMS_ASSIGN_OR_RETURN(std::unique_ptr<Env> env, Env::Open(dir, options));
-      for (;;) {
-        PMS_ASSIGN_OR_RETURN(std::unique_ptr<Txn> txn, Txn::Begin(env.get(), true));
-        Counters moved = counters;
-        Status status;
-        for (Kind kind : {Kind::kEntity, Kind::kRelation})
-          if (status.ok() && live_rows[Index(kind)] < counters.rows[Index(kind)])
-            status = RewriteVectors(impl, *gen, kind, number, txn.get(), &moved, interrupted);
-        txn->Put(Table::kMeta, "counters", EncodeCounters(moved));
-        if (status.ok()) status = txn->Commit();
-        if (status.ok()) break;
-        if (!txn->map_full()) return status;
-        txn.reset();
-        PMS_RETURN_IF_ERROR(env->Grow());
-      }
-      PMS_RETURN_IF_ERROR(SyncDir(impl->path() + "/vectors"));
-    }
-    PMS_RETURN_IF_ERROR(SyncDir(dir));
-    PMS_RETURN_IF_ERROR(SyncDir(impl->path()));
-    if (interrupted && interrupted()) return Status::Interrupted();
-    {
+    const std::string name = GenerationName(number);
+    RemoveGeneration(impl, number);
+    Status status = BuildGeneration(impl, *gen, counters, live_rows, number, interrupted);
+    if (status.ok()) {
       // The switch is this commit: from here on every transaction goes to the new generation. CURRENT follows.
-      PMS_ASSIGN_OR_RETURN(std::unique_ptr<Txn> txn, Txn::Begin(gen->env.get(), true));
-      txn->Put(Table::kMeta, "superseded_by", name);
-      PMS_RETURN_IF_ERROR(txn->Commit());
+      auto txn = Txn::Begin(gen->env.get(), true);
+      status = txn.status();
+      if (status.ok()) {
+        (*txn)->Put(Table::kMeta, "superseded_by", name);
+        status = (*txn)->Commit();
+      }
+    }
+    if (!status.ok()) {
+      RemoveGeneration(impl, number);
+      return status;
     }
     PMS_RETURN_IF_ERROR(impl->PointCurrentAt(number));
     PMS_RETURN_IF_ERROR(impl->SwitchTo(name));
@@ -288,14 +359,23 @@ Status BackupStore(StoreImpl* impl, const std::string& path) {
   if (::lstat(path.c_str(), &st) == 0) return Status::InvalidArgument("there is already something at " + path);
   const size_t slash = path.find_last_of('/');
   const std::string parent = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-  const std::string temp = path + ".tmp-" + std::to_string(::getpid());
+  // A folder of this call's own: another backup to the same path, or the rest of one, has another name.
+  std::string temp;
+  for (int n = 0;; ++n) {
+    temp = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(n);
+    if (::mkdir(temp.c_str(), 0775) == 0) break;
+    if (errno != EEXIST || n == 10000) return ErrnoStatus("cannot create", temp, errno);
+  }
   // Holding the generation keeps its files; the copied environment says how many rows belong to it.
-  PMS_ASSIGN_OR_RETURN(Snapshot snapshot, impl->Read());
-  const std::shared_ptr<Generation> gen = snapshot.gen;
-  snapshot.txn.reset();
+  auto snapshot = impl->Read();
+  if (!snapshot.ok()) {
+    RemoveTree(temp);
+    return snapshot.status();
+  }
+  const std::shared_ptr<Generation> gen = snapshot->gen;
+  snapshot->txn.reset();
   const std::string dir = temp + "/" + GenerationName(gen->number);
   auto copy = [&]() -> Status {
-    PMS_RETURN_IF_ERROR(MakeDir(temp));
     PMS_RETURN_IF_ERROR(MakeDir(dir));
     PMS_RETURN_IF_ERROR(MakeDir(temp + "/vectors"));
     PMS_RETURN_IF_ERROR(gen->env->CopyTo(dir));

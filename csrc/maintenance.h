@@ -10,7 +10,8 @@ namespace pymemstore {
 
 Result<Stats> CollectStats(StoreImpl* impl);
 Result<CheckReport> CheckStore(StoreImpl* impl, const InterruptCheck& interrupted);
-Result<std::pair<uint64_t, uint64_t>> CompactStore(StoreImpl* impl, const InterruptCheck& interrupted);
+Result<std::pair<uint64_t, uint64_t>> CompactStore(StoreImpl* impl, double timeout_s,
+                                                  const InterruptCheck& interrupted);
 Status BackupStore(StoreImpl* impl, const std::string& path);
 
 }  // namespace pymemstore

@@ -40,6 +40,18 @@ struct Candidate {
   Match match = Match::kVector;
 };
 
+// Polls the caller's wish to stop once in a while.
+class Poll {
+ public:
+  explicit Poll(const InterruptCheck& interrupted) : interrupted_(interrupted) {}
+  bool Stop() { return stopped_ || (++steps_ % 4096 == 0 && interrupted_ && (stopped_ = interrupted_())); }
+
+ private:
+  const InterruptCheck& interrupted_;
+  uint64_t steps_ = 0;
+  bool stopped_ = false;
+};
+
 // Candidates of one kind for one transaction.
 class CandidateFinder {
  public:
@@ -66,8 +78,10 @@ class CandidateFinder {
                                                         &scored, &stats));
     *rows_scanned = stats.rows_scanned;
     out->assign(n, {});
+    Poll poll(interrupted_);
     for (size_t i = 0; i < n; ++i) {
       for (const ScoredRow& row : scored[i]) {
+        if (poll.Stop()) return Status::Interrupted();
         // A row counts while its owner still points to it: not after a new vector, or when forgotten.
         NameRecord record;
         const NameId owner = rows_.owner(row.row);
@@ -175,20 +189,20 @@ class CandidateFinder {
 };
 
 // One slot of all queries: scans those that have vectors in one pass, then joins the rules.
-Status FindCandidates(CandidateFinder* finder, const std::vector<Query>& queries, bool entity,
+Status FindCandidates(CandidateFinder* finder, const Query* queries, size_t count, bool entity,
                       const std::vector<double>& taus, std::vector<std::vector<Candidate>>* out,
-                      std::vector<QueryResult>* results) {
+                      QueryResult* results) {
   std::vector<float> vectors;
   std::vector<double> scan_taus;
   std::vector<size_t> who;
-  for (size_t i = 0; i < queries.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     const std::vector<float>& v = entity ? queries[i].entity_vector : queries[i].relation_vector;
     if (v.empty() || taus[i] > 1 + kScoreSlack) continue;
     who.push_back(i);
     vectors.insert(vectors.end(), v.begin(), v.end());
     scan_taus.push_back(taus[i]);
   }
-  out->assign(queries.size(), {});
+  out->assign(count, {});
   if (!who.empty()) {
     std::vector<std::vector<Candidate>> found;
     SearchMode mode = SearchMode::kExact;
@@ -197,11 +211,11 @@ Status FindCandidates(CandidateFinder* finder, const std::vector<Query>& queries
                                      &found, &rows_scanned));
     for (size_t j = 0; j < who.size(); ++j) {
       (*out)[who[j]] = std::move(found[j]);
-      (*results)[who[j]].rows_scanned += rows_scanned / who.size();
-      if (entity) (*results)[who[j]].mode = mode;
+      results[who[j]].rows_scanned += rows_scanned / who.size();
+      if (entity) results[who[j]].mode = mode;
     }
   }
-  for (size_t i = 0; i < queries.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     const Query& q = queries[i];
     const auto& text = entity ? q.entity_text : q.relation_text;
     const uint32_t rules = entity ? q.rules : q.rules & kRulesRelation;
@@ -220,54 +234,83 @@ Hit MakeHit(const StoredTriple& t, const Candidate& e, const TripleTable::Relati
 }
 
 // Everything: one walk for each entity.
-void JoinAll(Txn* txn, const Query& q, const std::vector<Candidate>& entities,
-             const std::vector<TripleTable::Relation>& relations, std::vector<Hit>* hits) {
+Status JoinAll(Txn* txn, const Query& q, const std::vector<Candidate>& entities,
+               const std::vector<TripleTable::Relation>& relations, Poll* poll, std::vector<Hit>* hits) {
   for (const Candidate& e : entities) {
     TripleTable::Scan(txn, q.object_known, e.id, relations,
                       [&](const StoredTriple& t, const TripleTable::Relation& r) {
                         if (Passes((e.similarity + r.similarity) / 2, q.tau_r) &&
                             !std::binary_search(q.exclude.begin(), q.exclude.end(), t.id))
                           hits->push_back(MakeHit(t, e, r));
-                        return true;
+                        return !poll->Stop();
                       });
+    if (poll->Stop()) return Status::Interrupted();
   }
   std::sort(hits->begin(), hits->end(), Better);
+  return Status::Ok();
+}
+
+struct Pair {
+  double score;
+  const Candidate* e;
+  const TripleTable::Relation* r;
+};
+
+// The pairs that pass, best first; false when there are more than `most`.
+bool PassingPairs(const Query& q, const std::vector<Candidate>& entities,
+                  const std::vector<TripleTable::Relation>& relations, size_t most, std::vector<Pair>* pairs) {
+  for (const Candidate& e : entities)
+    for (const TripleTable::Relation& r : relations) {
+      const double score = (e.similarity + r.similarity) / 2;
+      if (!Passes(score, q.tau_r)) continue;
+      if (pairs->size() == most) return false;
+      pairs->push_back({score, &e, &r});
+    }
+  std::sort(pairs->begin(), pairs->end(), [](const Pair& a, const Pair& b) { return a.score > b.score; });
+  return true;
 }
 
 // The best `limit`: pairs in order of score, so that a hub is not read to its end. <*, r, o> comes in order of
 // triple id, and ends early; <s, r, *> is read whole, and is short.
-void JoinBest(Txn* txn, const Query& q, const std::vector<Candidate>& entities,
-              const std::vector<TripleTable::Relation>& relations, QueryResult* result) {
+Status JoinPairs(Txn* txn, const Query& q, const std::vector<Pair>& pairs, Poll* poll, std::vector<Hit>* hits) {
   const size_t limit = static_cast<size_t>(q.limit);
-  struct Pair {
-    double score;
-    const Candidate* e;
-    const TripleTable::Relation* r;
-  };
-  std::vector<Pair> pairs;
-  for (const Candidate& e : entities)
-    for (const TripleTable::Relation& r : relations) {
-      const double score = (e.similarity + r.similarity) / 2;
-      if (Passes(score, q.tau_r)) pairs.push_back({score, &e, &r});
-    }
-  std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return a.score > b.score; });
-  for (size_t i = 0; i < pairs.size() && result->hits.size() <= limit && txn->ok();) {
+  for (size_t i = 0; i < pairs.size() && hits->size() <= limit && txn->ok();) {
     std::vector<Hit> group;
     const double score = pairs[i].score;
     for (; i < pairs.size() && pairs[i].score == score; ++i) {
       size_t taken = 0;
       TripleTable::Scan(txn, q.object_known, pairs[i].e->id, {*pairs[i].r},
                         [&](const StoredTriple& t, const TripleTable::Relation& r) {
+                          if (poll->Stop()) return false;
                           if (std::binary_search(q.exclude.begin(), q.exclude.end(), t.id)) return true;
                           group.push_back(MakeHit(t, *pairs[i].e, r));
                           return !(q.object_known && ++taken > limit);
                         });
+      if (poll->Stop()) return Status::Interrupted();
     }
     std::sort(group.begin(), group.end(), Better);
-    result->hits.insert(result->hits.end(), group.begin(), group.end());
+    hits->insert(hits->end(), group.begin(), group.end());
   }
-  result->truncated = result->hits.size() > limit;
-  if (result->truncated) result->hits.resize(limit);
+  return Status::Ok();
+}
+
+Status Join(Txn* txn, const Query& q, const std::vector<Candidate>& entities,
+            const std::vector<TripleTable::Relation>& relations, const InterruptCheck& interrupted,
+            QueryResult* result) {
+  // A seek for each pair pays while pairs are few; past that one walk for each entity is cheaper.
+  constexpr size_t kMostPairs = 4096;
+  Poll poll(interrupted);
+  std::vector<Pair> pairs;
+  if (q.limit >= 0 && PassingPairs(q, entities, relations, kMostPairs, &pairs)) {
+    PMS_RETURN_IF_ERROR(JoinPairs(txn, q, pairs, &poll, &result->hits));
+  } else {
+    PMS_RETURN_IF_ERROR(JoinAll(txn, q, entities, relations, &poll, &result->hits));
+  }
+  if (q.limit >= 0 && result->hits.size() > static_cast<size_t>(q.limit)) {
+    result->truncated = true;
+    result->hits.resize(static_cast<size_t>(q.limit));
+  }
+  return Status::Ok();
 }
 
 void Remember(Txn* txn, const NameTable& table, NameId id, NameMap* names) {
@@ -305,28 +348,19 @@ Status CheckQuery(const Query& q, uint32_t entity_dim, uint32_t relation_dim) {
   return Status::Ok();
 }
 
-}  // namespace
-
-Result<std::vector<QueryResult>> RunQueries(Snapshot* snapshot, const std::vector<Query>& queries, int threads,
-                                            const InterruptCheck& interrupted, NameMap* names) {
+// Some queries at once: their scans share the passes over the vectors.
+Status RunSome(Snapshot* snapshot, CandidateFinder* entity_finder, CandidateFinder* relation_finder,
+               const Query* queries, size_t count, uint64_t unembedded, const InterruptCheck& interrupted,
+               QueryResult* results, NameMap* names) {
   Txn* txn = snapshot->txn.get();
-  const Generation& gen = *snapshot->gen;
-  std::vector<QueryResult> results(queries.size());
-  CandidateFinder relation_finder(snapshot, Kind::kRelation, threads, interrupted);
-  CandidateFinder entity_finder(snapshot, Kind::kEntity, threads, interrupted);
-  PMS_RETURN_IF_ERROR(relation_finder.Open());
-  PMS_RETURN_IF_ERROR(entity_finder.Open());
-  for (const Query& q : queries) PMS_RETURN_IF_ERROR(CheckQuery(q, entity_finder.dim(), relation_finder.dim()));
-  const uint64_t unembedded = txn->Entries(Table::kEntPending) + txn->Entries(Table::kRelPending);
-
   // Relations first: they are few, and their best score tightens the entities' threshold, since a hit needs
   // cos(e) >= 2 tau_r - cos(t).
-  std::vector<double> taus(queries.size());
-  for (size_t i = 0; i < queries.size(); ++i) taus[i] = queries[i].tau_t;
+  std::vector<double> taus(count);
+  for (size_t i = 0; i < count; ++i) taus[i] = queries[i].tau_t;
   std::vector<std::vector<Candidate>> found;
-  PMS_RETURN_IF_ERROR(FindCandidates(&relation_finder, queries, false, taus, &found, &results));
-  std::vector<std::vector<TripleTable::Relation>> relations(queries.size());
-  for (size_t i = 0; i < queries.size(); ++i) {
+  PMS_RETURN_IF_ERROR(FindCandidates(relation_finder, queries, count, false, taus, &found, results));
+  std::vector<std::vector<TripleTable::Relation>> relations(count);
+  for (size_t i = 0; i < count; ++i) {
     double best = -2;
     for (const Candidate& c : found[i]) {
       relations[i].push_back({c.id, c.similarity, c.match});
@@ -336,26 +370,42 @@ Result<std::vector<QueryResult>> RunQueries(Snapshot* snapshot, const std::vecto
     // 2 is above every similarity: without a relation there is nothing to join.
     taus[i] = found[i].empty() ? 2 : std::max(queries[i].tau_e, 2 * (queries[i].tau_r - kScoreSlack) - best);
   }
-  PMS_RETURN_IF_ERROR(FindCandidates(&entity_finder, queries, true, taus, &found, &results));
+  PMS_RETURN_IF_ERROR(FindCandidates(entity_finder, queries, count, true, taus, &found, results));
 
-  for (size_t i = 0; i < queries.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     QueryResult& result = results[i];
     result.entity_candidates = found[i].size();
-    if (queries[i].limit >= 0) {
-      JoinBest(txn, queries[i], found[i], relations[i], &result);
-    } else {
-      JoinAll(txn, queries[i], found[i], relations[i], &result.hits);
-    }
+    PMS_RETURN_IF_ERROR(Join(txn, queries[i], found[i], relations[i], interrupted, &result));
     result.unembedded = unembedded;
     result.complete = unembedded == 0 && !queries[i].entity_vector.empty() && !queries[i].relation_vector.empty();
     for (const Hit& hit : result.hits) {
-      Remember(txn, gen.names[0], hit.ids.s, names);
-      Remember(txn, gen.names[1], hit.ids.r, names);
-      Remember(txn, gen.names[0], hit.ids.o, names);
+      Remember(txn, snapshot->gen->names[0], hit.ids.s, names);
+      Remember(txn, snapshot->gen->names[1], hit.ids.r, names);
+      Remember(txn, snapshot->gen->names[0], hit.ids.o, names);
     }
+  }
+  return txn->status();
+}
+
+}  // namespace
+
+Result<std::vector<QueryResult>> RunQueries(Snapshot* snapshot, const std::vector<Query>& queries, int threads,
+                                            const InterruptCheck& interrupted, NameMap* names) {
+  CandidateFinder relation_finder(snapshot, Kind::kRelation, threads, interrupted);
+  CandidateFinder entity_finder(snapshot, Kind::kEntity, threads, interrupted);
+  PMS_RETURN_IF_ERROR(relation_finder.Open());
+  PMS_RETURN_IF_ERROR(entity_finder.Open());
+  for (const Query& q : queries) PMS_RETURN_IF_ERROR(CheckQuery(q, entity_finder.dim(), relation_finder.dim()));
+  const uint64_t unembedded =
+      snapshot->txn->Entries(Table::kEntPending) + snapshot->txn->Entries(Table::kRelPending);
+  // Enough at once to share the passes, few enough that their candidates fit when everything passes.
+  constexpr size_t kAtOnce = 128;
+  std::vector<QueryResult> results(queries.size());
+  for (size_t i = 0; i < queries.size(); i += kAtOnce) {
+    PMS_RETURN_IF_ERROR(RunSome(snapshot, &entity_finder, &relation_finder, &queries[i],
+                                std::min(kAtOnce, queries.size() - i), unembedded, interrupted, &results[i], names));
     if (interrupted && interrupted()) return Status::Interrupted();
   }
-  PMS_RETURN_IF_ERROR(txn->status());
   return results;
 }
 

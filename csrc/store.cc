@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
+#include <thread>
 #include <unordered_set>
 
 #include "distance.h"
@@ -22,7 +24,8 @@ namespace {
 // loses its locks when one of two environments on a file closes. An entry stays until its store is gone for
 // good, so that an open waits for a close that is under way.
 struct Registry {
-  std::mutex mutex;
+  std::mutex opening;  // before `mutex`
+  std::mutex mutex;    // of `stores`
   std::condition_variable gone;
   std::vector<std::pair<StoreImpl*, std::weak_ptr<StoreImpl>>> stores;
   pid_t pid = ::getpid();
@@ -52,12 +55,22 @@ void Retire(StoreImpl* impl) {
   registry.gone.notify_all();
 }
 
-std::string Canonical(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
+// Absolute, without links as far as it exists, so that the store stays itself when the working directory changes.
+Result<std::string> Canonical(const std::string& path) {
+  if (path.empty()) return Status::InvalidArgument("the path of the store is empty");
+  if (path.find('\0') != std::string::npos) return Status::InvalidArgument("the path of the store holds a NUL");
+  std::error_code error;
+  std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (!error) absolute = std::filesystem::weakly_canonical(absolute, error);
+  std::string result = absolute.string();
+  if (error) return Status::IOError("cannot resolve " + path + ": " + error.message(), error.value());
+  while (result.size() > 1 && result.back() == '/') result.pop_back();
+  return result;
 }
 
-std::shared_ptr<StoreImpl> FindOpen(Registry* registry, std::unique_lock<std::mutex>* lock, const std::string& path) {
+std::shared_ptr<StoreImpl> FindOpen(Registry* registry, const std::string& path) {
+  std::shared_ptr<StoreImpl> found;  // outlives the lock: Retire() takes it
+  std::unique_lock<std::mutex> lock(registry->mutex);
   for (;;) {
     struct stat dir {};
     if (::stat(path.c_str(), &dir) != 0) return nullptr;
@@ -71,11 +84,11 @@ std::shared_ptr<StoreImpl> FindOpen(Registry* registry, std::unique_lock<std::mu
     bool closing = false;
     for (auto& [impl, weak] : registry->stores) {
       if (!impl->SameFiles(dir.st_dev, dir.st_ino, data_inode)) continue;
-      if (std::shared_ptr<StoreImpl> open = weak.lock()) return open;
+      if ((found = weak.lock())) return found;
       closing = true;
     }
     if (!closing) return nullptr;
-    registry->gone.wait(*lock);
+    registry->gone.wait(lock);
   }
 }
 
@@ -86,13 +99,13 @@ bool NormaliseVector(const float* v, size_t dim, float* out) { return Normalise(
 double CanonicalScore(const float* a, const float* b, size_t dim) { return CanonicalDot(a, b, dim); }
 std::string QuoteName(std::string_view text) { return Quote(text); }
 
-Result<std::unique_ptr<Store>> Store::Open(const std::string& raw_path, const Options& options) {
-  const std::string path = Canonical(raw_path);
-  if (path.empty()) return Status::InvalidArgument("the path of the store is empty");
+Result<std::unique_ptr<Store>> Store::Open(const std::string& given_path, const Options& options,
+                                           const InterruptCheck& interrupted) {
+  PMS_ASSIGN_OR_RETURN(const std::string path, Canonical(given_path));
   Registry& registry = TheRegistry();
-  std::shared_ptr<StoreImpl> impl;  // outlives the lock: Retire() takes it
-  std::unique_lock<std::mutex> lock(registry.mutex);
-  impl = FindOpen(&registry, &lock, path);
+  // Opening may wait for another process, so closing, which only needs the list, has another mutex.
+  std::lock_guard<std::mutex> one_by_one(registry.opening);
+  std::shared_ptr<StoreImpl> impl = FindOpen(&registry, path);
   if (impl) {
     if (impl->options().read_only && !options.read_only)
       return Status::InvalidArgument(path + " is open read-only in this process; close it before opening it to write");
@@ -101,35 +114,43 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& raw_path, const Op
       PMS_RETURN_IF_ERROR(CheckStamps(*snapshot.gen, options));
     }
   } else {
-    PMS_ASSIGN_OR_RETURN(std::unique_ptr<StoreImpl> opened, StoreImpl::Open(path, options));
+    PMS_ASSIGN_OR_RETURN(std::unique_ptr<StoreImpl> opened, StoreImpl::Open(path, options, interrupted));
     impl = std::shared_ptr<StoreImpl>(opened.release(), Retire);
+    std::lock_guard<std::mutex> lock(registry.mutex);
     registry.stores.emplace_back(impl.get(), impl);
   }
-  return std::unique_ptr<Store>(new Store(std::move(impl), path, options.read_only));
+  return std::unique_ptr<Store>(new Store(std::move(impl), given_path, options));
 }
 
-Store::Store(std::shared_ptr<StoreImpl> impl, std::string path, bool read_only)
-    : impl_(std::move(impl)), path_(std::move(path)), read_only_(read_only) {}
+Store::Store(std::shared_ptr<StoreImpl> impl, std::string path, const Options& options)
+    : impl_(std::move(impl)),
+      path_(std::move(path)),
+      read_only_(options.read_only),
+      sync_(options.sync),
+      timeout_s_(options.timeout_s),
+      threads_(options.threads > 0 ? options.threads
+                                   : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
+      pid_(::getpid()) {}
 
 Store::~Store() { Close(); }
 
 void Store::Close() {
+  closed_ = true;
   std::shared_ptr<StoreImpl> last;  // goes after the lock: closing takes a while
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  if (pid_ == ::getpid()) lock.lock();
   last.swap(impl_);
 }
 
-bool Store::closed() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return !impl_;
-}
+bool Store::closed() const { return closed_; }
 
 Result<std::shared_ptr<StoreImpl>> Store::Get() const {
+  if (closed_) return Status::Closed(path_ + " is closed");
+  if (pid_ != ::getpid())
+    return Status::Closed(path_ + " was opened by process " + std::to_string(pid_) +
+                          ", which forked this one: open it again here");
   std::lock_guard<std::mutex> lock(mutex_);
   if (!impl_) return Status::Closed(path_ + " is closed");
-  if (impl_->pid() != ::getpid())
-    return Status::Closed(path_ + " was opened by process " + std::to_string(impl_->pid()) +
-                          ", which forked this one: open it again here");
   return impl_;
 }
 
@@ -142,13 +163,13 @@ Result<std::pair<EmbedderStamp, EmbedderStamp>> Store::Stamps() {
 Result<ApplyResult> Store::Apply(const Batch& batch, const InterruptCheck& interrupted) {
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
   if (read_only_) return Status::ReadOnly(path_ + " is open read-only");
-  PMS_ASSIGN_OR_RETURN(WriterLock lock, impl->Lock(interrupted));
+  PMS_ASSIGN_OR_RETURN(WriterLock lock, impl->Lock(timeout_s_, interrupted));
   for (;;) {
-    PMS_ASSIGN_OR_RETURN(Snapshot snapshot, impl->Write());
+    PMS_ASSIGN_OR_RETURN(Snapshot snapshot, impl->Write(sync_));
     ApplyResult result;
     Writer writer(&snapshot, batch);
     Status status = writer.Run(interrupted, &result);
-    if (status.ok()) status = writer.Finish(impl->options().sync == Sync::kFull, &result);
+    if (status.ok()) status = writer.Finish(&result);
     if (status.ok()) status = snapshot.txn->Commit();
     if (status.ok()) return result;
     // A full map dooms the transaction: grow with none live, then all of the batch again.
@@ -180,7 +201,7 @@ Result<std::vector<QueryResult>> Store::RunQueries(const std::vector<Query>& que
                                                    const InterruptCheck& interrupted) {
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
   PMS_ASSIGN_OR_RETURN(Snapshot snapshot, impl->Read());
-  return pymemstore::RunQueries(&snapshot, queries, impl->threads(), interrupted, names);
+  return pymemstore::RunQueries(&snapshot, queries, threads_, interrupted, names);
 }
 
 Result<std::vector<std::vector<ScoredName>>> Store::Similar(Kind kind, const float* vectors, size_t n, uint32_t dim,
@@ -194,7 +215,7 @@ Result<std::vector<std::vector<ScoredName>>> Store::Similar(Kind kind, const flo
   if (dim != stored)
     return Status::InvalidArgument("the vector has dimension " + std::to_string(dim) + "; the store's have " +
                                    std::to_string(stored));
-  return RunSimilar(&snapshot, kind, vectors, n, tau, limit, impl->threads(), interrupted, names);
+  return RunSimilar(&snapshot, kind, vectors, n, tau, limit, threads_, interrupted, names);
 }
 
 namespace {
@@ -453,12 +474,13 @@ Result<CheckReport> Store::Check(const InterruptCheck& interrupted) {
 Result<std::pair<uint64_t, uint64_t>> Store::Compact(const InterruptCheck& interrupted) {
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
   if (read_only_) return Status::ReadOnly(path_ + " is open read-only");
-  return CompactStore(impl.get(), interrupted);
+  return CompactStore(impl.get(), timeout_s_, interrupted);
 }
 
 Status Store::Backup(const std::string& path) {
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
-  return BackupStore(impl.get(), Canonical(path));
+  PMS_ASSIGN_OR_RETURN(const std::string target, Canonical(path));
+  return BackupStore(impl.get(), target);
 }
 
 }  // namespace pymemstore

@@ -119,9 +119,7 @@ WriterLock::~WriterLock() {
 StoreImpl::StoreImpl(std::string path, Options options)
     : path_(std::move(path)),
       options_(std::move(options)),
-      pid_(::getpid()),
-      threads_(options_.threads > 0 ? options_.threads
-                                    : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
+      pid_(::getpid()) {}
 
 StoreImpl::~StoreImpl() {
   if (pid_ != ::getpid()) {
@@ -132,7 +130,8 @@ StoreImpl::~StoreImpl() {
   if (!options_.read_only) RemoveStaleGenerations();
 }
 
-Result<std::unique_ptr<StoreImpl>> StoreImpl::Open(const std::string& path, const Options& options) {
+Result<std::unique_ptr<StoreImpl>> StoreImpl::Open(const std::string& path, const Options& options,
+                                                   const InterruptCheck& interrupted) {
   for (Kind kind : {Kind::kEntity, Kind::kRelation})
     if (options.stamps[Index(kind)]) PMS_RETURN_IF_ERROR(CheckStamp(*options.stamps[Index(kind)], kind));
   std::unique_ptr<StoreImpl> impl(new StoreImpl(path, options));
@@ -141,30 +140,31 @@ Result<std::unique_ptr<StoreImpl>> StoreImpl::Open(const std::string& path, cons
   if (there && !S_ISDIR(st.st_mode)) return Status::Corruption(path + " is a file; a pymemstore store is a folder");
   if (!there && errno != ENOENT && errno != ENOTDIR) return ErrnoStatus("cannot inspect", path, errno);
   bool made = false;
-  if (!Exists(path + kCurrent)) {
-    if (there) {
-      PMS_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDir(path));
-      for (const std::string& name : names)
-        if (!IsOurs(name))
-          return Status::Corruption(path + " is not a pymemstore store: it has no CURRENT, but holds " + Quote(name));
-    }
+  bool whole = Exists(path + kCurrent);
+  if (!whole && there) {
+    PMS_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDir(path));
+    whole = std::find(names.begin(), names.end(), kCurrent + 1) != names.end();  // made in between
+    for (const std::string& name : names)
+      if (!whole && !IsOurs(name))
+        return Status::Corruption(path + " is not a pymemstore store: it has no CURRENT, but holds " + Quote(name));
+  }
+  if (!whole) {
     if (!options.create || options.read_only) return Status::NotFound("there is no store at " + path);
-    PMS_RETURN_IF_ERROR(impl->Create());
+    PMS_RETURN_IF_ERROR(impl->Create(interrupted));
     made = true;
   }
   if (!options.read_only && !impl->lock_fd_.valid()) {
     PMS_ASSIGN_OR_RETURN(impl->lock_fd_, OpenFile(path + kLock, O_RDWR | O_CREAT));
   }
   std::shared_ptr<Generation> gen;
-  std::string superseded_by;
-  for (int attempt = 0; !gen || !superseded_by.empty(); ++attempt) {
+  for (int attempt = 0; !gen || !gen->superseded_by.empty(); ++attempt) {
     if (attempt == 100) return Status::Corruption(path + ": its generations point at each other");
-    std::string name = superseded_by;
+    std::string name = gen ? gen->superseded_by : std::string();
     if (name.empty()) {
       PMS_ASSIGN_OR_RETURN(name, ReadSmallFile(path + kCurrent));
       if (!name.empty() && name.back() == '\n') name.pop_back();
     }
-    superseded_by.clear();
+    gen.reset();
     auto opened = impl->OpenGeneration(name, nullptr);
     if (!opened.ok()) {
       // The generation may have been replaced and removed between the two reads.
@@ -173,9 +173,6 @@ Result<std::unique_ptr<StoreImpl>> StoreImpl::Open(const std::string& path, cons
       return opened.status();
     }
     gen = *opened;
-    PMS_ASSIGN_OR_RETURN(std::unique_ptr<Txn> txn, Txn::Begin(gen->env.get(), false));
-    Counters counters;
-    PMS_RETURN_IF_ERROR(ReadMeta(txn.get(), &counters, &superseded_by));
   }
   if (made || !options.stamps_if_new) PMS_RETURN_IF_ERROR(CheckStamps(*gen, options));
   if (::stat(path.c_str(), &st) != 0) return ErrnoStatus("cannot inspect", path, errno);
@@ -199,15 +196,18 @@ bool StoreImpl::SameFiles(dev_t dev, ino_t dir, ino_t data) const {
   return dev == dev_ && (dir == dir_inode_ || (data && data == data_inode_));
 }
 
-Status StoreImpl::Create() {
+Status StoreImpl::Create(const InterruptCheck& interrupted) {
   for (Kind kind : {Kind::kEntity, Kind::kRelation})
     if (!options_.stamps[Index(kind)])
       return Status::InvalidArgument("a new store needs the name and dimension of its embedders");
   // Parents too, as `mkdir -p`.
   for (size_t i = 1; i <= path_.size(); ++i)
-    if (i == path_.size() || path_[i] == '/') PMS_RETURN_IF_ERROR(MakeDir(path_.substr(0, i)));
+    if ((i == path_.size() || path_[i] == '/') && !Exists(path_.substr(0, i))) {
+      PMS_RETURN_IF_ERROR(MakeDir(path_.substr(0, i)));
+      PMS_RETURN_IF_ERROR(SyncDir(path_.substr(0, std::max<size_t>(1, path_.find_last_of('/', i - 1)))));
+    }
   PMS_ASSIGN_OR_RETURN(lock_fd_, OpenFile(path_ + kLock, O_RDWR | O_CREAT));
-  PMS_ASSIGN_OR_RETURN(WriterLock lock, Lock({}));
+  PMS_ASSIGN_OR_RETURN(WriterLock lock, Lock(options_.timeout_s, interrupted));
   if (Exists(path_ + kCurrent)) return Status::Ok();  // another process was faster
   const std::string whole = path_ + "/" + GenerationName(1), dir = whole + kUnfinished;
   if (Exists(whole)) {
@@ -260,9 +260,7 @@ Status StoreImpl::Create() {
   }
   PMS_RETURN_IF_ERROR(SyncDir(dir));
   if (::rename(dir.c_str(), whole.c_str()) != 0) return ErrnoStatus("cannot rename to", whole, errno);
-  PMS_RETURN_IF_ERROR(WriteFileAtomically(path_ + kCurrent, GenerationName(1) + "\n"));
-  const size_t slash = path_.find_last_of('/', path_.size() - 2);
-  return SyncDir(slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash));
+  return WriteFileAtomically(path_ + kCurrent, GenerationName(1) + "\n");
 }
 
 Result<std::shared_ptr<Generation>> StoreImpl::OpenGeneration(const std::string& name, const Generation* before) {
@@ -282,7 +280,6 @@ Result<std::shared_ptr<Generation>> StoreImpl::OpenGeneration(const std::string&
   }
   EnvOptions env_options;
   env_options.read_only = options_.read_only;
-  env_options.sync = options_.sync;
   env_options.map_size = options_.map_size;
   env_options.max_readers = options_.max_readers;
   PMS_ASSIGN_OR_RETURN(gen->env, Env::Open(gen->dir, env_options));
@@ -302,8 +299,7 @@ Result<std::shared_ptr<Generation>> StoreImpl::OpenGeneration(const std::string&
     return Status::Corruption(gen->dir + ": its store id is missing");
   std::memcpy(gen->store_id.data(), value.data(), value.size());
   Counters counters;
-  std::string superseded_by;
-  PMS_RETURN_IF_ERROR(ReadMeta(txn.get(), &counters, &superseded_by));
+  PMS_RETURN_IF_ERROR(ReadMeta(txn.get(), &counters, &gen->superseded_by));
   for (Kind kind : {Kind::kEntity, Kind::kRelation}) {
     const size_t k = Index(kind);
     gen->names[k] = NameTable(kind, gen->store_id);
@@ -313,9 +309,10 @@ Result<std::shared_ptr<Generation>> StoreImpl::OpenGeneration(const std::string&
     if (!txn->Get(Table::kMeta, "vectors." + suffix, &value) || value.find('/') != Bytes::npos)
       return Status::Corruption(gen->dir + ": the name of its " + suffix + " vector file is missing or damaged");
     gen->vector_name[k] = std::string(value);
-    if (before && before->vector_name[k] == gen->vector_name[k]) {
+    if (!gen->superseded_by.empty()) continue;  // its vector files may be gone
+    if (before && before->index[k] && before->vector_name[k] == gen->vector_name[k]) {
       gen->index[k] = before->index[k];
-    } else if (superseded_by.empty()) {
+    } else {
       PMS_ASSIGN_OR_RETURN(std::unique_ptr<VectorFile> file,
                            VectorFile::Open(path_ + kVectors + "/" + gen->vector_name[k], gen->store_id, kind,
                                             gen->stamp[k].dim, options_.read_only));
@@ -327,11 +324,11 @@ Result<std::shared_ptr<Generation>> StoreImpl::OpenGeneration(const std::string&
   return gen;
 }
 
-Result<Snapshot> StoreImpl::Begin(bool write) {
+Result<Snapshot> StoreImpl::Begin(bool write, Sync sync) {
   for (int attempt = 0; attempt < 100; ++attempt) {
     Snapshot snapshot;
     snapshot.gen = Current();
-    PMS_ASSIGN_OR_RETURN(snapshot.txn, Txn::Begin(snapshot.gen->env.get(), write));
+    PMS_ASSIGN_OR_RETURN(snapshot.txn, Txn::Begin(snapshot.gen->env.get(), write, sync));
     std::string superseded_by;
     PMS_RETURN_IF_ERROR(ReadMeta(snapshot.txn.get(), &snapshot.counters, &superseded_by));
     if (superseded_by.empty()) return snapshot;
@@ -341,8 +338,8 @@ Result<Snapshot> StoreImpl::Begin(bool write) {
   return Status::Corruption(path_ + ": its generations point at each other");
 }
 
-Result<Snapshot> StoreImpl::Read() { return Begin(false); }
-Result<Snapshot> StoreImpl::Write() { return Begin(true); }
+Result<Snapshot> StoreImpl::Read() { return Begin(false, Sync::kFull); }
+Result<Snapshot> StoreImpl::Write(Sync sync) { return Begin(true, sync); }
 
 Status StoreImpl::PointCurrentAt(uint32_t number) {
   return WriteFileAtomically(path_ + kCurrent, GenerationName(number) + "\n");
@@ -353,26 +350,34 @@ Status StoreImpl::SwitchTo(const std::string& generation) {
   if (GenerationName(gen_->number) == generation) return Status::Ok();  // another thread was faster
   uint32_t number = 0;
   if (ParseGenerationName(generation, &number) && number < gen_->number) return Status::Ok();
-  auto opened = OpenGeneration(generation, gen_.get());
-  if (!opened.ok()) {
-    // Far behind: that generation is gone too. CURRENT knows the newest.
-    PMS_ASSIGN_OR_RETURN(std::string name, ReadSmallFile(path_ + kCurrent));
-    if (!name.empty() && name.back() == '\n') name.pop_back();
-    if (name == generation) return opened.status();
-    opened = OpenGeneration(name, gen_.get());
-    if (!opened.ok()) return opened.status();
+  std::string name = generation;
+  std::shared_ptr<Generation> next;
+  for (int attempt = 0; !next || !next->superseded_by.empty(); ++attempt) {
+    if (attempt == 100) return Status::Corruption(path_ + ": its generations point at each other");
+    if (next) name = next->superseded_by;
+    auto opened = OpenGeneration(name, gen_.get());
+    if (!opened.ok()) {
+      // Far behind: that generation is gone too. CURRENT knows a newer one.
+      PMS_ASSIGN_OR_RETURN(std::string current, ReadSmallFile(path_ + kCurrent));
+      if (!current.empty() && current.back() == '\n') current.pop_back();
+      if (current == name || attempt >= 50) return opened.status();
+      name = current;
+      next.reset();
+      continue;
+    }
+    next = *opened;
   }
-  gen_ = *opened;
+  gen_ = std::move(next);
   struct stat st {};
   if (::stat((gen_->dir + "/data.mdb").c_str(), &st) == 0) data_inode_ = st.st_ino;
   return Status::Ok();
 }
 
-Result<WriterLock> StoreImpl::Lock(const InterruptCheck& interrupted) {
+Result<WriterLock> StoreImpl::Lock(double timeout_s, const InterruptCheck& interrupted) {
   using Clock = std::chrono::steady_clock;
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
-                         std::min(options_.timeout_s, 1e8)));
+                         std::min(timeout_s, 1e8)));
   std::unique_lock<std::mutex> local(writer_, std::defer_lock);
   auto pause = std::chrono::microseconds(50);
   for (;;) {
@@ -392,7 +397,7 @@ Result<WriterLock> StoreImpl::Lock(const InterruptCheck& interrupted) {
         who = "process " + std::to_string(holder.l_pid);
       }
       char seconds[32];
-      std::snprintf(seconds, sizeof seconds, "%g", options_.timeout_s);
+      std::snprintf(seconds, sizeof seconds, "%g", timeout_s);
       return Status::Locked(path_ + " is being written by " + who + "; waited " + seconds + " s");
     }
     std::this_thread::sleep_for(pause);

@@ -23,6 +23,7 @@ struct Generation {
   ~Generation();
   uint32_t number = 0;
   std::string dir;
+  std::string superseded_by;  // when it was opened; then it has no index
   Fd use_lock;  // shared while the generation is in use; who can have it exclusively may delete the folder
   std::unique_ptr<Env> env;
   StoreId store_id{};
@@ -57,7 +58,9 @@ class WriterLock {
 class StoreImpl {
  public:
   // Opens, or makes, the store at `path`.
-  static Result<std::unique_ptr<StoreImpl>> Open(const std::string& path, const Options& options);
+  // `path` is absolute: the working directory may change.
+  static Result<std::unique_ptr<StoreImpl>> Open(const std::string& path, const Options& options,
+                                                 const InterruptCheck& interrupted);
   ~StoreImpl();
 
   const Options& options() const { return options_; }
@@ -66,21 +69,20 @@ class StoreImpl {
   bool SameFiles(dev_t dev, ino_t dir, ino_t data) const;
 
   Result<Snapshot> Read();
-  // Waits for the lock, in this process and between processes, up to options().timeout_s.
-  Result<WriterLock> Lock(const InterruptCheck& interrupted);
+  // Waits for the lock, in this process and between processes.
+  Result<WriterLock> Lock(double timeout_s, const InterruptCheck& interrupted);
   // A write transaction on the live generation; the lock is held.
-  Result<Snapshot> Write();
+  Result<Snapshot> Write(Sync sync);
   // After a commit in the live generation that wrote superseded_by: follow it.
   Status SwitchTo(const std::string& generation);
   Status PointCurrentAt(uint32_t number);
   void RemoveStaleGenerations();
-  int threads() const { return threads_; }
 
  private:
   StoreImpl(std::string path, Options options);
-  Status Create();
+  Status Create(const InterruptCheck& interrupted);
   Result<std::shared_ptr<Generation>> OpenGeneration(const std::string& name, const Generation* before);
-  Result<Snapshot> Begin(bool write);
+  Result<Snapshot> Begin(bool write, Sync sync);
   std::shared_ptr<Generation> Current() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return gen_;
@@ -89,7 +91,6 @@ class StoreImpl {
   const std::string path_;
   const Options options_;
   const pid_t pid_;
-  const int threads_;
   std::atomic<dev_t> dev_{0};
   std::atomic<ino_t> dir_inode_{0}, data_inode_{0};
   Fd lock_fd_;

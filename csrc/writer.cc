@@ -48,13 +48,14 @@ Status Writer::Run(const InterruptCheck& interrupted, ApplyResult* result) {
   return Status::Ok();
 }
 
-Status Writer::Finish(bool sync, ApplyResult* result) {
+Status Writer::Finish(ApplyResult* result) {
   FlushAdds();
   FlushKeys();
   for (Kind kind : {Kind::kEntity, Kind::kRelation}) {
     const size_t k = Index(kind);
     PMS_RETURN_IF_ERROR(FlushVectors(kind));
-    if (sync && counters_.rows[k] != snap_.counters.rows[k]) PMS_RETURN_IF_ERROR(gen_.index[k]->file().Sync());
+    // Also with Sync::kRelaxed: a commit that reaches the disk before its vectors would be damage, not a lost commit.
+    if (counters_.rows[k] != snap_.counters.rows[k]) PMS_RETURN_IF_ERROR(gen_.index[k]->file().Sync());
     result->new_names[k] = new_names_[k];
     result->unembedded += txn_->Entries(KindTable(Table::kEntPending, kind));
   }

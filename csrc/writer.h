@@ -14,8 +14,8 @@ class Writer {
   Writer(Snapshot* snapshot, const Batch& batch);
 
   Status Run(const InterruptCheck& interrupted, ApplyResult* result);
-  // Everything but the commit: vectors are on the disk (`sync`), counters in the transaction.
-  Status Finish(bool sync, ApplyResult* result);
+  // Everything but the commit: vectors are on the disk, counters in the transaction.
+  Status Finish(ApplyResult* result);
 
  private:
   Status Apply(const Op& op, OpResult* result);

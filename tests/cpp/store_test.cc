@@ -367,3 +367,114 @@ TEST(ALimitTakesTheBestAndSaysThatItCut) {
     for (size_t i = 0; i < hits.size(); ++i) CHECK_EQ(hits[i].triple, (*all)[0].hits[i].triple);
   }
 }
+
+TEST(ARelativePathStaysItselfWhenTheDirectoryChanges) {
+  TempDir dir;
+  const std::string home = std::filesystem::current_path();
+  std::filesystem::create_directory(dir / "x");
+  std::filesystem::create_directory(dir / "y");
+  std::filesystem::current_path(dir / "y");
+  { AddOne(Open("s").get(), "in y", "r", "b"); }
+  std::filesystem::current_path(dir / "x");
+  auto store = Open("s");
+  AddOne(store.get(), "in x", "r", "b");
+  std::filesystem::current_path(dir / "y");
+  CHECK_OK(store->Compact().status());
+  AddOne(store.get(), "later in x", "r", "b");
+  CHECK_OK(store->Backup("copy"));  // beside y's, where the process is now
+  auto other = Open("s");
+  std::filesystem::current_path(home);
+  CHECK_EQ(Hits(store.get(), "later in x", "r"), 1u);
+  CHECK_EQ(Hits(other.get(), "in y", "r"), 1u);
+  CHECK_EQ(Hits(other.get(), "in x", "r"), 0u);
+  CHECK_EQ(Hits(Open(dir / "y/copy").get(), "in x", "r"), 1u);
+  CHECK_EQ(other->Check()->problems, std::vector<std::string>());
+}
+
+TEST(AHandleFollowsSeveralCompactionsThatMoveVectors) {
+  TempDir dir;
+  const std::string path = dir / "s";
+  { AddOne(Open(path).get(), "a", "r", "b"); }
+  int to_child[2], to_parent[2];
+  CHECK_EQ(::pipe(to_child), 0);
+  CHECK_EQ(::pipe(to_parent), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::alarm(60);
+    char c = 0;
+    auto store = Store::Open(path, TestOptions());
+    (void)!::write(to_parent[1], "o", 1);
+    (void)!::read(to_child[0], &c, 1);
+    const bool good = store.ok() && Hits(store->get(), "a", "r") == 1;
+    (void)!::write(to_parent[1], good ? "g" : "b", 1);
+    ::_exit(0);
+  }
+  char c = 0;
+  CHECK_EQ(::read(to_parent[0], &c, 1), 1);
+  auto store = Open(path);
+  for (int i = 0; i < 3; ++i) {
+    Batch batch;
+    batch.dim[0] = kDim;
+    std::vector<Slice> names = {batch.Intern("a")};
+    Op& op = batch.Add(OpType::kSetVectors);
+    op.names = names;
+    op.vectors = VectorOf(std::hash<std::string>()("a"));
+    CHECK_OK(store->Apply(batch).status());
+    CHECK_OK(store->Compact().status());
+  }
+  CHECK_EQ(::write(to_child[1], "x", 1), 1);
+  CHECK_EQ(::read(to_parent[0], &c, 1), 1);
+  CHECK_EQ(c, 'g');
+  ::waitpid(pid, nullptr, 0);
+}
+
+TEST(BackupsToOnePathAreOneOrRefused) {
+  TempDir dir;
+  auto store = Open(dir / "s");
+  for (int i = 0; i < 50; ++i) AddOne(store.get(), "s" + std::to_string(i), "r", "o");
+  std::atomic<int> made{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back([&] { made += store->Backup(dir / "copy").ok(); });
+  for (auto& t : threads) t.join();
+  CHECK_EQ(made.load(), 1);
+  CHECK_EQ(Open(dir / "copy")->Check()->problems, std::vector<std::string>());
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path()))
+    CHECK(entry.path().filename() == "s" || entry.path().filename() == "copy");
+}
+
+TEST(HandlesKeepTheirOwnTimeout) {
+  TempDir dir;
+  auto a = Open(dir / "s");
+  Options hasty = TestOptions();
+  hasty.timeout_s = 0.05;
+  auto b = Open(dir / "s", hasty);
+  std::atomic<bool> inside{false}, done{false};
+  std::thread writer([&] {
+    Batch batch;
+    for (int i = 0; i < 5000; ++i) AddFact(&batch, "s" + std::to_string(i), "r", "o");
+    CHECK_OK(a->Apply(batch, [&] {
+                inside = true;
+                while (!done) std::this_thread::yield();
+                return false;
+              }).status());
+  });
+  while (!inside) std::this_thread::yield();
+  Batch batch;
+  AddFact(&batch, "x", "r", "y");
+  const Status status = b->Apply(batch).status();
+  done = true;
+  writer.join();
+  CHECK(status.code() == Code::kLocked);
+  CHECK(status.message().find("another thread") != std::string::npos);
+}
+
+TEST(AFailedCompactionLeavesNothing) {
+  TempDir dir;
+  auto store = Open(dir / "s");
+  for (int i = 0; i < 20; ++i) AddOne(store.get(), "s" + std::to_string(i), "r", "o");
+  CHECK(store->Compact([] { return true; }).status().code() == Code::kInterrupted);
+  CHECK(!std::filesystem::exists(dir / "s/gen-000002"));
+  CHECK(!std::filesystem::exists(dir / "s/vectors/entities-000002.vec"));
+  CHECK_OK(store->Compact().status());
+  CHECK_EQ(Hits(store.get(), "s7", "r"), 1u);
+}

@@ -1,6 +1,7 @@
 // The only door to the core.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,7 +35,10 @@ std::string QuoteName(std::string_view text);
 // give Closed: open the store again there.
 class Store {
  public:
-  static Result<std::unique_ptr<Store>> Open(const std::string& path, const Options& options);
+  // A second handle shares the first one's environment: its map_size and max_readers are not looked at; sync,
+  // timeout and threads are the handle's own.
+  static Result<std::unique_ptr<Store>> Open(const std::string& path, const Options& options,
+                                             const InterruptCheck& interrupted = {});
   ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -83,14 +87,19 @@ class Store {
   Status Backup(const std::string& path);
 
  private:
-  Store(std::shared_ptr<StoreImpl> impl, std::string path, bool read_only);
+  Store(std::shared_ptr<StoreImpl> impl, std::string path, const Options& options);
   // The store behind this handle, or why it can't be used (closed, forked).
   Result<std::shared_ptr<StoreImpl>> Get() const;
 
   std::shared_ptr<StoreImpl> impl_;
-  std::string path_;
-  bool read_only_;
-  mutable std::mutex mutex_;
+  const std::string path_;  // as it was given
+  const bool read_only_;
+  const Sync sync_;
+  const double timeout_s_;
+  const int threads_;
+  const int pid_;
+  std::atomic<bool> closed_{false};
+  mutable std::mutex mutex_;  // of impl_; never taken in a forked child, where another thread may have held it
 };
 
 }  // namespace pymemstore
