@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from .embedders_base import Embedder, Thresholds
 from .errors import InvalidArgument
 from .results import Triple, TripleLike
 
@@ -28,11 +31,39 @@ _SLOTS = ("subject", "relation", "object")
 Rows = list[Sequence[str]]
 
 
+def shown(value: object) -> str:
+    """What a refusal says of `value`: the start of its repr, which may be long, or fail (as of 10**5000)."""
+    try:
+        return repr(value)[:60]
+    except Exception:
+        return f"<{type(value).__name__} without repr>"
+
+
+def each(value: object, what: str) -> Iterator[Any]:
+    """An iterator over `value`. Text, and what can't be iterated over (an array without dimensions looks as
+    if it could), is refused; `what` says what it should be."""
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        with contextlib.suppress(TypeError):
+            return iter(value)
+    raise InvalidArgument(f"{what}, not {type(value).__name__}")
+
+
+def path(value: object) -> bytes:
+    """A path as the operating system has it. It need not be UTF-8 there, see os.fsencode."""
+    try:
+        where = os.fspath(value)  # type: ignore[call-overload]
+        if isinstance(where, str) and where and "\0" not in where:
+            return os.fsencode(where)
+    except (TypeError, UnicodeEncodeError):
+        pass
+    raise InvalidArgument(f"path is {shown(value)}, expected a non-empty str or PathLike of str")
+
+
 def name(value: object, what: str) -> str:
     """`value` as a name: a non-empty str of at most MAX_NAME_BYTES that has a UTF-8 form. Kept as it is."""
     if not isinstance(value, str):
-        shown = "None" if value is None else f"{value!r:.60} ({type(value).__name__})"
-        raise InvalidArgument(f"{what} is {shown}, expected str")
+        said = "None" if value is None else f"{shown(value)} ({type(value).__name__})"
+        raise InvalidArgument(f"{what} is {said}, expected str")
     if not value:
         raise InvalidArgument(f"{what} is empty")
     if len(value) * 4 > _core.MAX_NAME_BYTES or not value.isascii():
@@ -70,9 +101,7 @@ def _all_names(values: Sequence[str]) -> bool:
 
 def names(values: Iterable[str], what: str) -> list[str]:
     """A list of names; `what` is the word for one of them."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise InvalidArgument(f"expected an iterable of {what} names, not {type(values).__name__}")
-    listed = list(values)
+    listed = list(each(values, f"expected an iterable of {what} names"))
     if not (set(map(type, listed)) <= {str} and _all_names(listed)):
         for i, value in enumerate(listed):
             name(value, f"{what} {i}")
@@ -85,9 +114,7 @@ def triples(values: Iterable[TripleLike]) -> Iterator[tuple[Rows, tuple[Sequence
 
     A row is a sequence of exactly three names, or a Triple (whose id is left aside).
     """
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise InvalidArgument(f"expected an iterable of triples, not {type(values).__name__}")
-    listed = values if isinstance(values, list) else list(values)
+    listed = values if isinstance(values, list) else list(each(values, "expected an iterable of triples"))
     for start in range(0, len(listed), SLICE):
         rows: list[Any] = listed[start : start + SLICE]
         if set(map(type, rows)) <= {tuple, list} and set(map(len, rows)) == {3}:
@@ -103,7 +130,7 @@ def _triple(row: object, index: int) -> tuple[str, str, str]:
     if isinstance(row, Triple):
         row = row[:3]
     if isinstance(row, (str, bytes)) or not isinstance(row, Sequence):
-        raise InvalidArgument(f"triple {index}: expected (subject, relation, object), not {row!r:.60}")
+        raise InvalidArgument(f"triple {index}: expected (subject, relation, object), not {shown(row)}")
     if len(row) != 3:
         raise InvalidArgument(f"triple {index}: expected 3 names, not {len(row)}")
     s, r, o = (name(value, f"triple {index}: {slot}") for slot, value in zip(_SLOTS, row, strict=True))
@@ -118,9 +145,9 @@ def sources(value: object, n: int) -> str | list[str | None] | None:
     """One source for all, or a list of `n` (None: none)."""
     if value is None or isinstance(value, str):
         return source(value)
-    if isinstance(value, bytes) or not isinstance(value, Iterable):
-        raise InvalidArgument(f"source: expected str or {n} of them, not {type(value).__name__}")
-    listed = [source(v, f"source {i}") for i, v in enumerate(value)]
+    listed = [
+        source(v, f"source {i}") for i, v in enumerate(each(value, f"source: expected str or {n} of them"))
+    ]
     if len(listed) != n:
         raise InvalidArgument(f"source: {len(listed)} given for {n} triples")
     return listed
@@ -224,10 +251,10 @@ def threshold(value: object, what: str) -> float:
     if type(value) is float and -1.0 <= value <= 1.0:
         return value
     if isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise InvalidArgument(f"{what} is {value!r:.60}, expected a number in [-1, 1]")
+        raise InvalidArgument(f"{what} is {shown(value)}, expected a number in [-1, 1]")
     try:
         number = float(value)
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         raise InvalidArgument(f"{what} is not a number: {e}") from None
     if not -1.0 <= number <= 1.0:  # also for nan
         raise InvalidArgument(f"{what} is {number}, outside [-1, 1]")
@@ -240,11 +267,11 @@ def integer(value: object, what: str, least: int = 0, most: int = 2**64 - 1) -> 
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidArgument(f"{what} is {value!r:.60}, expected an integer") from None
+        raise InvalidArgument(f"{what} is {shown(value)}, expected an integer") from None
     if number < least:
-        raise InvalidArgument(f"{what} is {number}, expected at least {least}")
+        raise InvalidArgument(f"{what} is {shown(number)}, expected at least {least}")
     if number > most:
-        raise InvalidArgument(f"{what} is {number}, expected at most {most}")
+        raise InvalidArgument(f"{what} is {shown(number)}, expected at most {most}")
     return number
 
 
@@ -255,7 +282,7 @@ def limit(value: object) -> int:
 
 def choice(value: object, what: str, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in allowed:
-        raise InvalidArgument(f"{what} is {value!r:.60}, expected one of {', '.join(map(repr, allowed))}")
+        raise InvalidArgument(f"{what} is {shown(value)}, expected one of {', '.join(map(repr, allowed))}")
     return value
 
 
@@ -267,14 +294,11 @@ def rules(value: object) -> int:
     """A rule set's name, or an iterable of match names, as the core's bit mask."""
     if isinstance(value, str) and value in _RULES:
         return _RULES[value]
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise InvalidArgument(
-            f"rules is {value!r:.60}, expected 'none', 'core', 'wide' or an iterable of match names"
-        )
+    what = f"rules is {shown(value)}, expected 'none', 'core', 'wide' or an iterable of match names"
     mask = 0
-    for rule in value:
-        if rule not in MATCHES:
-            raise InvalidArgument(f"rules: no rule {rule!r:.60}; there are {', '.join(MATCHES)}")
+    for rule in each(value, what):
+        if not isinstance(rule, str) or rule not in MATCHES:
+            raise InvalidArgument(f"rules: no rule {shown(rule)}; there are {', '.join(MATCHES)}")
         mask |= 1 << MATCHES.index(rule)
     return mask
 
@@ -286,23 +310,43 @@ def exclude(value: object) -> npt.NDArray[np.uint64] | None:
     if isinstance(value, np.ndarray) and value.dtype == np.uint64 and value.ndim == 1:
         ids = np.ascontiguousarray(value)
     else:
-        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-            raise InvalidArgument(f"exclude: expected an iterable of triple ids, not {type(value).__name__}")
-        ids = np.array([integer(v, f"exclude, item {i}") for i, v in enumerate(value)], np.uint64)
+        items = enumerate(each(value, "exclude: expected an iterable of triple ids"))
+        ids = np.array([integer(v, f"exclude, item {i}") for i, v in items], np.uint64)
     return ids if len(ids) else None
+
+
+def stamp(embedder: Embedder, what: str) -> tuple[str, int, str]:
+    """An embedder's name, dimension and version, as a store keeps them."""
+    called = name(embedder.name, f"{what}.name")
+    version = str(getattr(embedder, "version", ""))
+    dim = integer(embedder.dim, f"dim of {what} {called!r:.60}", 1, 2**31 - 1)
+    return called, dim, version and name(version, f"version of {what} {called!r:.60}")
+
+
+def three_thresholds(value: object, what: str) -> Thresholds | None:
+    """An embedder's thresholds: a `Thresholds`, or another tuple of three cosines. None: it has none."""
+    if value is None:
+        return None
+    if not isinstance(value, tuple) or len(value) != 3:
+        raise InvalidArgument(f"thresholds of {what}: {shown(value)}, expected three numbers in [-1, 1]")
+    fields = zip(Thresholds._fields, value, strict=True)
+    return Thresholds(*(threshold(part, f"{field} of {what}") for field, part in fields))
 
 
 def callback(value: Callable[[int, int], object] | None, what: str) -> Callable[[int, int], object] | None:
     if value is not None and not callable(value):
-        raise InvalidArgument(f"{what} is {value!r:.60}, expected a callable (done, total)")
+        raise InvalidArgument(f"{what} is {shown(value)}, expected a callable (done, total)")
     return value
 
 
 def seconds(value: object, what: str) -> float:
     """A time span: a finite number, not negative."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise InvalidArgument(f"{what} is {value!r:.60}, expected seconds")
-    number = float(value)
+        raise InvalidArgument(f"{what} is {shown(value)}, expected seconds")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number) or number < 0:
         raise InvalidArgument(f"{what} is {number}, expected a finite number of seconds, at least 0")
     return number

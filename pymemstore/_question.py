@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -19,20 +19,16 @@ _PLAIN_THRESHOLDS = (0.7, 0.7, 0.85)
 
 def thresholds(spaces: tuple[Space, Space]) -> Thresholds:
     """The defaults for a pair of embedders: tau_e and tau_r of the entities', tau_t of the relations'."""
-    entities, relations = (getattr(space.embedder, "thresholds", None) for space in spaces)
+    entities, relations = (
+        _input.three_thresholds(getattr(space.embedder, "thresholds", None), f"embedder {space.name!r:.60}")
+        for space in spaces
+    )
     tau_e, tau_t, tau_r = _PLAIN_THRESHOLDS
     return Thresholds(
         tau_e if entities is None else entities.tau_e,
         tau_t if relations is None else relations.tau_t,
         tau_r if entities is None else entities.tau_r,
     )
-
-
-def iterable(value: Any, what: str) -> Iterable[Any]:
-    """Refuses what is no iterable of items."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise InvalidArgument(f"{what}: expected an iterable, not {type(value).__name__}")
-    return value
 
 
 def as_query(index: int, value: object, shared: tuple[Any, ...]) -> Query:
@@ -42,13 +38,14 @@ def as_query(index: int, value: object, shared: tuple[Any, ...]) -> Query:
     elif isinstance(value, Mapping):
         wrong = [key for key in value if key not in _FIELDS]
         if wrong:
-            raise InvalidArgument(f"query {index}: {wrong[0]!r:.60} is not an argument of query()")
+            raise InvalidArgument(f"query {index}: {_input.shown(wrong[0])} is not an argument of query()")
         given = [value.get(name) for name in _FIELDS]
     elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and len(value) == 3:
         return Query(value[0], value[1], value[2], *shared)
     else:
         raise InvalidArgument(
-            f"query {index}: expected a Query, a dict or (subject, relation, object), not {value!r:.60}"
+            f"query {index}: expected a Query, a dict or (subject, relation, object), "
+            f"not {_input.shown(value)}"
         )
     own = (default if mine is None else mine for mine, default in zip(given[3:11], shared, strict=True))
     return Query(*given[:3], *own, *given[11:])

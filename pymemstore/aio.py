@@ -144,8 +144,9 @@ class AsyncMemory:
         return f"<AsyncMemory of {self._memory!r}>"
 
     def _check_open(self) -> None:
-        if self._closing or self._memory.closed:
-            raise Closed(f"the store at {self._memory.path} was closed")
+        self._memory._check_open()  # in a forked child too, where the pool has no threads
+        if self._closing:
+            raise Closed(f"the store at {self.path} was closed")
 
     async def _run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         self._check_open()

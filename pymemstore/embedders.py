@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -89,11 +88,11 @@ class External:
 
     def __init__(self, dim: int, name: str = "external", *, thresholds: Thresholds | None = None) -> None:
         """Raises InvalidArgument where `dim` is not a positive int or `name` is empty."""
-        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
+        if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)) or dim < 1:
             raise InvalidArgument(f"dim must be a positive int, not {dim!r}")
         if not isinstance(name, str) or not name:
             raise InvalidArgument(f"name must be a non-empty str, not {name!r}")
-        self.dim = dim
+        self.dim = int(dim)
         self.name = name
         self.thresholds = thresholds if thresholds is not None else MEMLLM
 
@@ -147,10 +146,10 @@ def resolve(spec: str | os.PathLike[str] | Embedder | None) -> Embedder:
         if text in _BUILT_IN:
             return _BUILT_IN[text]()
         hub_id = isinstance(spec, str) and text.count("/") == 1 and not text.startswith(("/", "."))
-        if hub_id or (text and Path(text).is_dir()):
+        if isinstance(text, str) and (hub_id or (text and os.path.isdir(text))):
             return sentence_transformer(text)
         raise InvalidArgument(
-            f"no embedder {text!r}: none of {', '.join(_BUILT_IN)}, no folder, no hub id 'owner/model'"
+            f"no embedder {text!r:.200}: none of {', '.join(_BUILT_IN)}, no folder, no hub id 'owner/model'"
         )
     if isinstance(spec, type) or not isinstance(spec, Embedder):
         raise InvalidArgument(f"an embedder has name, dim and encode(texts); {spec!r:.200} has not")

@@ -78,9 +78,7 @@ def open(  # as dbm.open: read as pymemstore.open
         Corruption, VersionMismatch: the folder holds something else, damaged files, or a newer format.
         InvalidArgument, IOError: a wrong argument; the operating system refused.
     """
-    where = os.fspath(path)
-    if not isinstance(where, str) or not where or "\0" in where:
-        raise InvalidArgument(f"path is {path!r:.60}, expected a non-empty str or PathLike of str")
+    where = _input.path(path)
     wait = _input.seconds(timeout, "timeout")
     _input.choice(sync, "sync", _SYNCS)
     first_map = 0 if map_size is None else _input.integer(map_size, "map_size", 1, 2**63 - 1)
@@ -90,6 +88,9 @@ def open(  # as dbm.open: read as pymemstore.open
     given_r = given if relation_embedder is None else resolve(relation_embedder)
     new = given if given is not None else Surface()
     new_r = given_r if given_r is not None else RelationWords()
+    stamps = _input.stamp(new, "embedder"), _input.stamp(new_r, "relation_embedder")
+    for chosen, (name, _, _) in zip((new, new_r), stamps, strict=True):
+        _input.three_thresholds(getattr(chosen, "thresholds", None), f"embedder {name!r:.60}")
     store = _core.Store.open(
         where,
         create=bool(create) and not read_only,
@@ -98,8 +99,8 @@ def open(  # as dbm.open: read as pymemstore.open
         sync=sync,
         map_size=first_map,
         threads=thread_count,
-        entity_stamp=_stamp(new),
-        relation_stamp=_stamp(new_r),
+        entity_stamp=stamps[0],
+        relation_stamp=stamps[1],
         stamps_if_new=given is None or given_r is None,
     )
     try:
@@ -114,18 +115,15 @@ def open(  # as dbm.open: read as pymemstore.open
     return Memory(store, spaces)
 
 
-def _stamp(embedder: Embedder) -> _Stamp:
-    return embedder.name, embedder.dim, str(getattr(embedder, "version", ""))
-
-
 def _fitting(kind: str, given: Embedder | None, default: Embedder, stamp: _Stamp) -> Embedder | None:
     """The embedder of a space: the given one, which must fit; else a built-in one, if the stamp names it."""
     if given is not None:
-        if _stamp(given) != stamp:
-            raise EmbedderMismatch(f"the store's {kind} vectors are of {stamp}, not of {_stamp(given)}")
+        theirs = _input.stamp(given, "embedder")
+        if theirs != stamp:
+            raise EmbedderMismatch(f"the store's {kind} vectors are of {stamp}, not of {theirs}")
         return given
     for known in (default, Surface(), RelationWords()):
-        if _stamp(known) == stamp:
+        if _input.stamp(known, "embedder") == stamp:
             return known
     return None
 
@@ -147,6 +145,7 @@ class Memory:
         self._store = store
         self._spaces = spaces
         self._thresholds = _question.thresholds(spaces)
+        self._pid = os.getpid()
 
     # ---- the handle -----------------------------------------------------------------------------
 
@@ -171,7 +170,7 @@ class Memory:
     @property
     def path(self) -> str:
         """The store's folder."""
-        return self._store.path
+        return os.fsdecode(self._store.path)
 
     @property
     def read_only(self) -> bool:
@@ -195,8 +194,13 @@ class Memory:
         return self._thresholds
 
     def _check_open(self) -> None:
+        # The process first: after a fork a lock may be held for ever, the cache's or the store's.
+        if os.getpid() != self._pid:
+            raise Closed(
+                f"{self.path} was opened by process {self._pid}, which forked this one: open it again here"
+            )
         if self._store.closed:
-            raise Closed(f"the store at {self._store.path} was closed")
+            raise Closed(f"the store at {self.path} was closed")
 
     def __len__(self) -> int:
         """The number of triples."""
@@ -212,11 +216,13 @@ class Memory:
     # ---- writing --------------------------------------------------------------------------------
 
     def _write(self, operation: Callable[[Transaction], _T], progress: Progress | None = None) -> _T:
+        self._check_open()
         with Transaction(self._store, self._spaces, progress) as transaction:
             return operation(transaction)
 
     def transaction(self) -> Transaction:
         """A context manager that buffers writes and applies them together at its end."""
+        self._check_open()
         return Transaction(self._store, self._spaces)
 
     def add(
@@ -406,12 +412,13 @@ class Memory:
         Raises:
             InvalidArgument: as `query`; the message begins with the query's index.
         """
-        if isinstance(queries, (str, bytes, Query, Mapping)) or not isinstance(queries, Iterable):
+        if isinstance(queries, (Query, Mapping)):
             raise InvalidArgument(f"expected an iterable of queries, not {type(queries).__name__}")
+        listed = _input.each(queries, "expected an iterable of queries")
         shared = (tau_e, tau_t, tau_r, limit, search, rules, numbers, exclude)
         if not isinstance(exclude, (tuple, list, np.ndarray)):
-            shared = (*shared[:-1], list(_question.iterable(exclude, "exclude")))
-        return self._run([_question.as_query(i, q, shared) for i, q in enumerate(queries)])
+            shared = (*shared[:-1], list(_input.each(exclude, "exclude: expected an iterable of triple ids")))
+        return self._run([_question.as_query(i, q, shared) for i, q in enumerate(listed)])
 
     def _run(self, queries: list[Query], *, single: bool = False) -> list[QueryResult]:
         self._check_open()
@@ -584,7 +591,4 @@ class Memory:
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Writes a consistent copy, a store of its own, to a path that does not exist yet. Writers go on
         meanwhile."""
-        where = os.fspath(path)
-        if not isinstance(where, str) or not where or "\0" in where:
-            raise InvalidArgument(f"path is {path!r:.60}, expected a non-empty str or PathLike of str")
-        self._store.backup(where)
+        self._store.backup(_input.path(path))

@@ -4,6 +4,7 @@ transaction."""
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from . import _core, _input
 from ._space import Space
-from .errors import Closed, InvalidArgument, MemstoreError, NotFound, ReadOnly
+from .errors import InvalidArgument, NotFound, ReadOnly
 from .results import Added, AddReport, Pending, Replaced, Triple, TripleLike, _Result
 
 __all__ = ["Transaction"]
@@ -36,10 +37,8 @@ class Transaction:
     def __init__(
         self, store: _core.Store, spaces: tuple[Space, Space], progress: Progress | None = None
     ) -> None:
-        if store.closed:
-            raise Closed(f"the store at {store.path} was closed")
         if store.read_only:
-            raise ReadOnly(f"the store at {store.path} was opened read-only")
+            raise ReadOnly(f"the store at {os.fsdecode(store.path)} was opened read-only")
         self._store = store
         self._spaces = spaces
         self._progress = progress
@@ -304,8 +303,8 @@ class Transaction:
     def _supply_again(self) -> None:
         # Some name waits for a vector. It may be one of ours, if another writer forgot it between our look
         # and our commit, and our commit then made it anew. What is written is written: if this fails, then
-        # the name goes on waiting, for embed_missing.
-        with contextlib.suppress(MemstoreError):
+        # the name goes on waiting, for embed_missing. An embedder may raise anything.
+        with contextlib.suppress(Exception):
             batch = _core.Batch()
             for relation in _KINDS:
                 lacking = _lacking(self._store, list(self._names[relation]), relation)

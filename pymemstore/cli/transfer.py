@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from enum import Enum
 from pathlib import Path
@@ -137,7 +138,9 @@ def export(
         Path, typer.Argument(metavar="[FILE]", help='Replaced when it exists; "-" is standard output.')
     ] = Path("-"),
     format: Annotated[ExportFormat, typer.Option("--format")] = ExportFormat.jsonl,
-    names: Annotated[bool, typer.Option("--names", help="JSON lines: aliases and external ids too.")] = False,
+    names: Annotated[
+        bool, typer.Option("--names", help="JSON lines: names, aliases and external ids too.")
+    ] = False,
     base: Annotated[
         str, typer.Option("--base", metavar="IRI", help="N-Triples: what every IRI starts with.")
     ] = DEFAULT_BASE,
@@ -147,6 +150,9 @@ def export(
     to_stdout = str(file) == "-"
     if json and to_stdout:
         raise typer.BadParameter("--json needs a FILE, as the facts themselves go to standard output")
+    if to_stdout and isinstance(sys.stdout, io.TextIOWrapper):
+        # The formats are UTF-8, whatever the terminal's encoding is
+        sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="\n")
     with (
         open_memory(store, read_only=True) as memory,
         bar("Exporting", len(memory), "lines", json or to_stdout) as update,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
-from pymemstore.errors import InvalidArgument
+from pymemstore.errors import InvalidArgument, NotFound
 from pymemstore.memory import Memory
 
 __all__ = ["EXPORT_FORMATS", "export", "export_jsonl", "export_ntriples"]
@@ -23,12 +23,16 @@ _EVERY = 1_000
 def export_jsonl(memory: Memory, *, names: bool = False) -> Iterator[str]:
     """A line for each triple and each of its sources: {"subject", "relation", "object"[, "source"]}.
 
-    `names`: aliases and external ids follow, as {"alias" or "external_id": ..., "entity" or "relation": ...}.
-    The import reads all of it back.
+    `names`: then every name follows, as {"entity" or "relation": ...}, so that one without facts is not lost,
+    and after it its aliases and external ids, as {"alias" or "external_id": ..., "entity" or "relation":
+    ...}. The import reads all of it back. What others remove meanwhile may be missing.
     """
     for triple in memory.triples():
         line = {"subject": triple.subject, "relation": triple.relation, "object": triple.object}
-        origins = memory.sources(triple.id)
+        try:
+            origins = memory.sources(triple.id)
+        except NotFound:
+            continue  # removed since its page was read
         if not origins:
             yield _json(line)
         for origin in origins:
@@ -40,9 +44,15 @@ def export_jsonl(memory: Memory, *, names: bool = False) -> Iterator[str]:
         (True, "relation", memory.relations()),
     ):
         for name in all_names:
-            for alias in memory.aliases(name, relation=relation):
+            try:
+                aliases = memory.aliases(name, relation=relation)
+                external_ids = memory.external_ids(name, relation=relation)
+            except NotFound:
+                continue  # forgotten or renamed since its page was read
+            yield _json({slot: name})
+            for alias in aliases:
                 yield _json({"alias": alias, slot: name})
-            for external_id in memory.external_ids(name, relation=relation):
+            for external_id in external_ids:
                 yield _json({"external_id": external_id, slot: name})
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from pymemstore.errors import InvalidArgument, NotFound
-from pymemstore.ingest.readers import Alias, Bad, ExternalId, Fact, Item
+from pymemstore.ingest.readers import Alias, Bad, ExternalId, Fact, Item, Name
 from pymemstore.memory import Memory
 
 __all__ = ["ImportReport", "load", "whole_batches"]
@@ -24,7 +24,7 @@ DEFAULT_BATCH = 10_000
 class ImportReport:
     """What an import did. It is brought up to date after each commit, so it is true after an interruption.
 
-    `read` counts records: triples, aliases, external ids and bad ones. `inserted` and `existed` count
+    `read` counts records: triples, names, aliases, external ids and bad ones. `inserted` and `existed` count
     triples, `aliases` and `external_ids` those that are new, `skipped` equals len(errors); `seconds` is wall
     time.
     """
@@ -119,12 +119,12 @@ def load(
         )
     report = ImportReport() if report is None else report
     started = time.monotonic()
-    pending: list[Fact | Alias | ExternalId] = []
+    pending: list[Fact | Name | Alias | ExternalId] = []
     with whole_batches() as gate:
 
         def flush() -> None:
-            # Facts first: an alias may come before the first fact of its entity
-            ordered = sorted(pending, key=lambda item: not isinstance(item, Fact))
+            # Facts and names first: an alias may come before the first fact of its entity
+            ordered = sorted(pending, key=lambda item: not isinstance(item, (Fact, Name)))
             with gate.closed():
                 if ordered:
                     _write(memory, ordered, source, report)
@@ -149,7 +149,7 @@ def load(
 
 def _collect(
     items: Iterable[Item],
-    pending: list[Fact | Alias | ExternalId],
+    pending: list[Fact | Name | Alias | ExternalId],
     batch: int,
     report: ImportReport,
     flush: Callable[[], None],
@@ -178,7 +178,7 @@ def _refuse(report: ImportReport, line: int, why: str) -> None:
 
 
 def _write(
-    memory: Memory, items: list[Fact | Alias | ExternalId], source: str | None, report: ImportReport
+    memory: Memory, items: list[Fact | Name | Alias | ExternalId], source: str | None, report: ImportReport
 ) -> None:
     facts = [item for item in items if isinstance(item, Fact)]
     try:
@@ -190,6 +190,8 @@ def _write(
                     [(fact.subject, fact.relation, fact.object) for fact in facts],
                     source=origins if any(origins) else None,
                 )
+            entities = transaction.add_entities(_bare(items, False))
+            relations = transaction.add_relations(_bare(items, True))
             named = []
             for item in items:
                 if isinstance(item, Alias):
@@ -212,7 +214,14 @@ def _write(
     if added is not None:
         report.inserted += added.inserted
         report.existed += added.existed
-        report.new_entities += added.new_entities
+        report.new_entities += added.new_entities  # of the whole transaction
         report.new_relations += added.new_relations
+    else:
+        report.new_entities += entities.value
+        report.new_relations += relations.value
     report.aliases += sum(bool(pending.value) for pending in named)
     report.external_ids += sum(bool(pending.value) for pending in identified)
+
+
+def _bare(items: Iterable[Item], relation: bool) -> list[str]:
+    return [item.name for item in items if isinstance(item, Name) and item.relation == relation]

@@ -1,8 +1,9 @@
 """Readers: facts out of JSONL and TSV files, one item at a time, every bad record told by its number.
 
-A reader yields `Fact`, `Alias` and `ExternalId` items, and a `Bad` for each record that can't be taken. Files
-are read as bytes and decoded line by line, so one bad line costs that line only; a UTF-8 byte order mark and
-CR LF line ends are taken off. gzip, bzip2 and xz are told by their first bytes, never by the file's name.
+A reader yields `Fact`, `Name`, `Alias` and `ExternalId` items, and a `Bad` for each record that can't be
+taken. Files are read as bytes and decoded line by line, so one bad line costs that line only; a UTF-8 byte
+order mark and CR LF line ends are taken off. gzip, bzip2 and xz are told by their first bytes, never by the
+file's name.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from pymemstore.errors import IOError
 
 __all__ = [
-    "BOM", "Alias", "Bad", "ExternalId", "Fact", "Item", "Source", "Wrong", "checked_name", "read_jsonl",
-    "read_tsv",
+    "BOM", "Alias", "Bad", "ExternalId", "Fact", "Item", "Name", "Source", "Wrong", "checked_name",
+    "read_jsonl", "read_tsv",
 ]  # fmt: skip
 
 BOM = b"\xef\xbb\xbf"
@@ -39,6 +40,14 @@ class Fact(NamedTuple):
     relation: str
     object: str
     source: str | None = None
+
+
+class Name(NamedTuple):
+    """An entity (or relation), which need not have facts."""
+
+    line: int
+    name: str
+    relation: bool = False
 
 
 class Alias(NamedTuple):
@@ -66,7 +75,7 @@ class Bad(NamedTuple):
     why: str
 
 
-Item: TypeAlias = Fact | Alias | ExternalId | Bad
+Item: TypeAlias = Fact | Name | Alias | ExternalId | Bad
 
 
 class Wrong(Exception):
@@ -247,8 +256,9 @@ def read_jsonl(source: Source) -> Iterator[Item]:
     """One JSON value a line.
 
     A triple is ["s", "r", "o"] or {"subject": ..., "relation": ..., "object": ..., "source": ...} (source
-    optional). {"alias": ..., "entity": ...}, {"alias": ..., "relation": ...} and the same with "external_id"
-    are what an export with names adds. Other keys are passed over.
+    optional). {"entity": ...} or {"relation": ...} with no other key, {"alias": ..., "entity": ...},
+    {"alias": ..., "relation": ...} and the same with "external_id" are what an export with names adds.
+    Elsewhere other keys are passed over.
     """
     for entry in _lines(source):
         if isinstance(entry, Bad):
@@ -273,6 +283,10 @@ def _json_item(number: int, value: object) -> Item:
         return Fact(number, s, r, o)
     if not isinstance(value, dict):
         raise Wrong("neither a list nor an object")
+    if len(value) == 1:
+        for slot in ("entity", "relation"):
+            if slot in value:
+                return Name(number, checked_name(value[slot], slot), slot == "relation")
     for key, kind in (("alias", Alias), ("external_id", ExternalId)):
         if key in value and "subject" not in value:
             slot = "entity" if "entity" in value else "relation"

@@ -218,8 +218,10 @@ def test_export(
 ) -> None:
     out = cli("export", store).out
     assert out.count("\n") == 3 and all(json.loads(line)["source"] == "test" for line in out.splitlines())
-    assert cli("export", store, tmp_path / "x.jsonl", "--names", "--json").json["lines"] == 3
+    assert cli("export", store, tmp_path / "x.jsonl", "--json").json["lines"] == 3
     assert (tmp_path / "x.jsonl").read_text() == out
+    assert cli("export", store, tmp_path / "n.jsonl", "--names", "--json").json["lines"] == 3 + 4 + 2
+    assert (tmp_path / "n.jsonl").read_text().startswith(out)
     assert (
         "Wrote 3 lines" in cli("export", store, tmp_path / "x.nt", "--format", "ntriples", "--base", "x:").out
     )
@@ -229,6 +231,18 @@ def test_export(
     assert cli("export", store, "--json").code == 2
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(out.encode())))
     assert cli("import", store, "-", "--json").json["existed"] == 3
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1:replace", "utf-16"])
+def test_export_is_utf8_whatever_the_terminal_is(store: Path, encoding: str) -> None:
+    with pymemstore.open(store) as memory:
+        memory.add("São Tomé", "é漢😀", "\x85\u2028")
+    running = process("export", store, env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 0 and err == b""
+    lines = [json.loads(line) for line in out.decode().rstrip("\n").split("\n")]
+    assert len(lines) == 4
+    assert {"subject": "São Tomé", "relation": "é漢😀", "object": "\x85\u2028"} in lines
 
 
 def test_stats_check_backup(cli: Callable[..., Run], store: Path, tmp_path: Path) -> None:

@@ -346,8 +346,11 @@ def test_slots(memory: Memory, slots: dict[str, Any], why: str) -> None:
         memory.query_many([("a", "r", None), slots])
 
 
+BIG = pytest.param(10**400, id="more than a float")
+
+
 @pytest.mark.parametrize("name", ["tau_e", "tau_t", "tau_r"])
-@pytest.mark.parametrize("value", [1.0001, -1.5, float("nan"), float("inf"), "0.5", True, 1j, [0.5], {}])
+@pytest.mark.parametrize("value", [1.0001, -1.5, float("nan"), float("inf"), "0.5", True, 1j, [0.5], {}, BIG])
 def test_thresholds(memory: Memory, name: str, value: Any) -> None:
     with pytest.raises(InvalidArgument, match=f"^{name} is"):
         memory.query("a", "r", **{name: value})
@@ -380,7 +383,11 @@ def test_thresholds_at_the_border_are_good(memory: Memory, value: Any) -> None:
         ("rules", [3], "no rule 3"),
         ("rules", 255, "rules is 255"),
         ("numbers", "close", "numbers is 'close'"),
+        pytest.param("limit", 10**5000, "limit is <int without repr>, expected at most", id="no repr"),
+        ("rules", [np.array([1, 2])], "no rule array"),
         ("exclude", 5, "exclude: expected an iterable"),
+        ("exclude", np.array(1), "exclude: expected an iterable"),
+        ("exclude", np.array(1, np.uint64), "exclude: expected an iterable"),
         ("exclude", "5", "exclude: expected an iterable"),
         ("exclude", [1, -2], "exclude, item 1 is -2"),
         ("exclude", [1.0], "exclude, item 0 is 1.0, expected an integer"),
@@ -405,6 +412,7 @@ def test_options(memory: Memory, argument: str, value: Any, why: str) -> None:
         ([("a", "r", None), Query("a", "")], "query 1: relation is empty"),
         (Query("a", "r"), "iterable of queries, not Query"),
         ("a", "iterable of queries, not str"),
+        (np.array(1), "iterable of queries, not ndarray"),
         (None, "iterable of queries, not NoneType"),
     ],
 )
@@ -424,6 +432,9 @@ def test_other_arguments(memory: Memory, unchanged: None, tmp_path: Path) -> Non
         (lambda: memory.add_many([], progress="bar"), "progress is 'bar'"),  # type: ignore[arg-type]
         (lambda: memory.similar_entities(""), "text is empty"),
         (lambda: memory.backup(""), "path is ''"),
+        (lambda: memory.backup(3), "path is 3"),  # type: ignore[arg-type]
+        (lambda: memory.add_many(np.array("a")), "iterable of triples, not ndarray"),  # type: ignore[arg-type]
+        (lambda: memory.add_entities(np.array("a")), "entity names, not ndarray"),  # type: ignore[arg-type]
     ):
         with pytest.raises(InvalidArgument, match=why):
             call()
@@ -441,6 +452,7 @@ def test_other_arguments(memory: Memory, unchanged: None, tmp_path: Path) -> Non
     [
         ({"timeout": -1}, "timeout is -1"),
         ({"timeout": float("nan")}, "timeout is nan"),
+        ({"timeout": 10**400}, "timeout is inf"),
         ({"timeout": "30"}, "timeout is '30'"),
         ({"timeout": None}, "timeout is None"),
         ({"sync": "off"}, "sync is 'off'"),
@@ -450,7 +462,23 @@ def test_other_arguments(memory: Memory, unchanged: None, tmp_path: Path) -> Non
         ({"threads": -2}, "threads is -2"),
         ({"embedder": 5}, "5"),
         ({"embedder": "no such embedder"}, "no such embedder"),
+        ({"embedder": "x" * 5000}, "no embedder 'xxx"),  # longer than a file's name can be
         ({"relation_embedder": object()}, "object"),
+        ({"embedder": Hashed("4")}, "dim of embedder 'hashed-test' is '4', expected an integer"),  # type: ignore[arg-type]
+        ({"embedder": Hashed(4.0)}, "dim of embedder 'hashed-test' is 4.0, expected an integer"),  # type: ignore[arg-type]
+        ({"embedder": Hashed(True)}, "dim of embedder 'hashed-test' is True"),
+        ({"embedder": Hashed(2**70)}, "dim of embedder 'hashed-test' is .*, expected at most"),
+        ({"relation_embedder": Hashed(0)}, "dim of relation_embedder 'hashed-test' is 0"),
+        ({"embedder": Hashed(4, "")}, "embedder.name is empty"),
+        ({"embedder": Hashed(4, 5)}, r"embedder.name is 5 \(int\)"),  # type: ignore[arg-type]
+        ({"embedder": External(4, "x\ud800")}, "embedder.name has a lone surrogate"),
+        ({"embedder": External(4, thresholds=(0.5, 0.5))}, "thresholds of embedder 'external': "),  # type: ignore[arg-type]
+        ({"embedder": External(4, thresholds=0.5)}, "thresholds of embedder 'external': 0.5"),  # type: ignore[arg-type]
+        ({"embedder": External(4, thresholds="0.5")}, "thresholds of embedder 'external': '0.5'"),  # type: ignore[arg-type]
+        (
+            {"relation_embedder": External(4, thresholds=(0.5, 2, 0.5))},  # type: ignore[arg-type]
+            "tau_t of embedder 'external' is 2.0, outside",
+        ),
     ],
 )
 def test_open(tmp_path: Path, arguments: dict[str, Any], why: str) -> None:
@@ -459,8 +487,14 @@ def test_open(tmp_path: Path, arguments: dict[str, Any], why: str) -> None:
     assert not (tmp_path / "m.mem").exists()
 
 
+def test_thresholds_of_an_embedder_may_be_any_three_numbers(tmp_path: Path) -> None:
+    plain = External(np.int64(4), thresholds=(0, np.float32(0.5), 1))  # type: ignore[arg-type]
+    with pymemstore.open(tmp_path / "m.mem", embedder=plain) as memory:
+        assert memory.thresholds == (0.0, 0.5, 1.0) and memory.thresholds.tau_t == 0.5
+
+
 def test_open_a_wrong_path(tmp_path: Path) -> None:
-    for path in ("", "a\0b", b"bytes"):
+    for path in ("", "a\0b", b"bytes", 3, None, "a\ud800b"):
         with pytest.raises(InvalidArgument, match="path is"):
             pymemstore.open(path)  # type: ignore[arg-type]
     for options in ({"create": False}, {"read_only": True}):

@@ -22,7 +22,7 @@ import pymemstore
 from pymemstore import ingest
 from pymemstore.ingest import docred, exporters, loader
 from pymemstore.ingest.formats import detect_format
-from pymemstore.ingest.readers import Alias, Bad, ExternalId, Fact, Item, Source
+from pymemstore.ingest.readers import Alias, Bad, ExternalId, Fact, Item, Name, Source
 
 Triples = set[tuple[str, str, str]]
 
@@ -63,7 +63,9 @@ def test_jsonl_forms(write: Callable[..., Path]) -> None:
         '{"alias": "A.", "entity": "a"}\n'
         '{"alias": "rel", "relation": "r"}\n'
         '{"external_id": "Q1", "entity": "a"}\n'
-        '{"external_id": "P1", "relation": "r"}'
+        '{"external_id": "P1", "relation": "r"}\n'
+        '{"entity": "e"}\n'
+        '{"relation": "q"}'
     )
     assert read_all(path) == [
         Fact(1, "a", "r", "b"),
@@ -73,6 +75,8 @@ def test_jsonl_forms(write: Callable[..., Path]) -> None:
         Alias(5, "rel", "r", True),
         ExternalId(6, "Q1", "a"),
         ExternalId(7, "P1", "r", True),
+        Name(8, "e"),
+        Name(9, "q", True),
     ]
 
 
@@ -96,6 +100,10 @@ def test_byte_order_mark_crlf_and_blank_lines(write: Callable[..., Path]) -> Non
         (b'["a", "r", "\\ud800"]', "lone surrogate"),
         (b'{"subject": "a", "object": "b"}', "no relation"),
         (b'{"subject": "a", "relation": "r", "object": "b", "source": 1}', "the source is a number"),
+        (b'{"entity": ""}', "the entity is empty"),
+        (b'{"relation": 3}', "the relation is a number"),
+        (b'{"relation": "r", "source": "s"}', "no subject and no object"),
+        (b'{"entity": "a", "relation": "r"}', "no subject and no object"),
         (b'{"alias": "x"}', "the relation is null"),
         (b'"a"', "neither a list nor an object"),
         (b"12", "neither a list nor an object"),
@@ -492,16 +500,32 @@ def odd(memory: pymemstore.Memory) -> pymemstore.Memory:
     memory.alias("relation", ODD[0], relation=True)
     memory.set_external_id("Q1", ODD[0])
     memory.set_external_id("P1", ODD[0], relation=True)
+    memory.add_entities(["without facts", "without anything"])
+    memory.add_relations(["bare"])
+    memory.alias("Alone", "without facts")
+    memory.set_external_id("Q2", "without facts")
+    memory.set_external_id("P2", "bare", relation=True)
     return memory
 
 
 def test_json_lines_bring_everything_back(odd: pymemstore.Memory, tmp_path: Path) -> None:
     lines = ingest.export(odd, tmp_path / "out.jsonl", names=True)
-    assert lines == len(odd) + 1 + 3 + 2  # a second source, aliases, external ids
+    names = len(list(odd.entities())) + len(list(odd.relations()))
+    assert lines == len(odd) + 1 + names + 4 + 4  # a second source, names, aliases, external ids
     with pymemstore.open(tmp_path / "copy.mem") as copy:
         with Source(tmp_path / "out.jsonl") as source:
             report = ingest.load(copy, ingest.read(source)[1], batch=7)
-        assert report.skipped == 0 and stored(copy) == stored(odd)
+        assert report.errors == [] and stored(copy) == stored(odd)
+        for mine, theirs in ((copy.entities, odd.entities), (copy.relations, odd.relations)):
+            assert set(mine()) == set(theirs())
+        assert copy.named_by("Alone") == ["without facts"] and copy.by_external_id("Q2") == "without facts"
+        assert copy.by_external_id("P2", relation=True) == "bare"
+        with pymemstore.open(tmp_path / "one.mem") as one, Source(tmp_path / "out.jsonl") as source:
+            again = ingest.load(one, ingest.read(source)[1])
+            for total in (again, report):
+                assert (total.new_entities, total.new_relations) == (
+                    one.stats().entities, one.stats().relations,
+                )  # fmt: skip
 
         def sources(memory: pymemstore.Memory) -> dict[Any, list[str]]:
             return {t[:3]: sorted(s.source for s in memory.sources(t.id)) for t in memory.triples()}
@@ -512,6 +536,30 @@ def test_json_lines_bring_everything_back(odd: pymemstore.Memory, tmp_path: Path
         assert (copy.by_external_id("Q1"), copy.by_external_id("P1", relation=True)) == (ODD[0], ODD[0])
     ingest.export(odd, tmp_path / "plain.jsonl")
     assert not any("alias" in line for line in (tmp_path / "plain.jsonl").read_text().splitlines())
+
+
+def test_an_export_goes_on_when_others_edit(odd: pymemstore.Memory) -> None:
+    everything = list(ingest.export_jsonl(odd, names=True))
+    lines = ingest.export_jsonl(odd, names=True)
+    taken = [next(lines)]
+    gone = list(odd.triples())[5]
+    odd.remove(*gone[:3])
+    for line in lines:
+        taken.append(line)
+        if json.loads(line).keys() == {"entity"} and odd.by_external_id("Q2"):
+            odd.forget("without facts")
+            odd.rename("without anything", "renamed")
+    lost = [line for line in everything if line not in taken]
+    told = [json.loads(line) for line in lost]
+    assert told[0] == dict(zip(("subject", "relation", "object"), gone[:3], strict=True)) | {
+        "source": "first"
+    }
+    assert told[1:] == [
+        {"entity": "without facts"},
+        {"alias": "Alone", "entity": "without facts"},
+        {"external_id": "Q2", "entity": "without facts"},
+        {"entity": "without anything"},
+    ]
 
 
 def test_n_triples_follow_the_grammar_and_keep_every_name(odd: pymemstore.Memory, tmp_path: Path) -> None:

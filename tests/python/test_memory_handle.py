@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,7 @@ import pytest
 from hashed import Hashed
 
 import pymemstore
-from pymemstore import Memory
+from pymemstore import Memory, aio
 
 
 @pytest.fixture
@@ -171,3 +174,54 @@ def test_a_forked_child_opens_the_store_again(memory: Memory, tmp_path: Path) ->
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert memory.contains("child", "r", "b") and memory.add("parent", "r", "b").inserted
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_lock_held_at_the_fork_does_not_stop_the_child(memory: Memory, tmp_path: Path) -> None:
+    memory.add("a", "r", "b")
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: memory.query("a", "r"),
+        lambda: memory.similar_relations("r"),
+        lambda: memory.add("c", "r", "d"),
+        lambda: memory.transaction(),
+        lambda: memory.triples(),
+        lambda: asyncio.run(aio.AsyncMemory(memory, ThreadPoolExecutor(1)).query("a", "r")),
+    )
+    with memory._spaces[0]._lock, memory._spaces[1]._lock:  # as another thread's query may
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # a child that waits for ever is ended
+            refused = 0
+            try:
+                for call in calls:
+                    try:
+                        call()
+                    except pymemstore.Closed as error:
+                        refused += f"by process {os.getppid()}, which forked this one" in str(error)
+            finally:
+                os._exit(0 if refused == len(calls) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert memory.query("a", "r").names == ["b"]
+
+
+def test_a_path_that_is_not_utf8(tmp_path: Path) -> None:
+    path, copy = (os.fspath(tmp_path / os.fsdecode(name)) for name in (b"\xff.mem", b"\xfe.mem"))
+    with pymemstore.open(path, embedder=Hashed()) as memory:
+        memory.add("a", "r", "b")
+        assert memory.path == path and path in eval(repr(memory).split(" ", 1)[1].rsplit(",", 1)[0])
+        memory.backup(copy)
+    with pytest.raises(pymemstore.Closed):
+        memory.query("a", "r")
+    with pytest.raises(pymemstore.MemstoreError):
+        memory.stats()
+    with pytest.raises(pymemstore.NotFound):
+        pymemstore.open(path + ".not", create=False)
+    with pytest.raises(pymemstore.EmbedderMismatch):
+        pymemstore.open(path, embedder=Hashed(8))
+    with pymemstore.open(copy, embedder=Hashed(), read_only=True) as memory:
+        assert memory.contains("a", "r", "b")
+        with pytest.raises(pymemstore.ReadOnly):
+            memory.add("c", "r", "d")
+    assert sorted(os.listdir(os.fsencode(tmp_path))) == [b"\xfe.mem", b"\xff.mem"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hashed import Hashed
 
@@ -230,6 +231,25 @@ def test_a_transaction_is_used_once(memory: Memory) -> None:
     with pytest.raises(InvalidArgument, match="over"):
         t.__enter__()
     assert len(memory) == 3
+
+
+def test_an_embedder_that_fails_after_the_commit_does_not_undo_it(tmp_path: Path) -> None:
+    # While the new name is embedded, another writer forgets a known one: the commit makes that anew, without
+    # a vector, and asks the embedder once more, which then fails.
+    class Breaks(Hashed):
+        def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+            if "known" in texts:
+                raise ConnectionError("the server is gone")
+            if "new" in texts:
+                other.forget("known")
+            return super().encode(texts)
+
+    path = tmp_path / "m.mem"
+    with pymemstore.open(path, embedder=Hashed()) as other, pymemstore.open(path, embedder=Breaks()) as mine:
+        other.add_entities(["known"])
+        assert mine.add("known", "r", "new").inserted
+        assert mine.contains("known", "r", "new") and mine.vector("known") is None
+        assert other.embed_missing() == 1
 
 
 def test_an_empty_transaction_changes_nothing(memory: Memory) -> None:
