@@ -282,7 +282,8 @@ def test_dead_readers_C03(path: str) -> None:
     pytest.importorskip("lmdb")
     stamp = ("hashed-test", DIM, "")
     store = _core.Store.open(
-        os.fsencode(path), create=True, read_only=False, timeout=5.0, sync="full", map_size=0, threads=1, max_readers=4,
+        os.fsencode(path), create=True, read_only=False, timeout=5.0, sync="full", map_size=0, threads=1,
+        max_readers=4,
         entity_stamp=stamp, relation_stamp=stamp, stamps_if_new=False,
     )  # fmt: skip
     entry = _core.Batch()
