@@ -227,7 +227,12 @@ Status FindCandidates(CandidateFinder* finder, const Query* queries, size_t coun
   return Status::Ok();
 }
 
-bool Better(const Hit& a, const Hit& b) { return a.score != b.score ? a.score > b.score : a.triple < b.triple; }
+// Best score first. The name itself goes before others that score the same (those that have it as an alias).
+bool Better(const Hit& a, const Hit& b) {
+  if (a.score != b.score) return a.score > b.score;
+  const bool a_named = a.match == Match::kExact, b_named = b.match == Match::kExact;
+  return a_named != b_named ? a_named : a.triple < b.triple;
+}
 
 Hit MakeHit(const StoredTriple& t, const Candidate& e, const TripleTable::Relation& r) {
   return {t.ids, t.id, (e.similarity + r.similarity) / 2, e.similarity, r.similarity, e.cosine, e.match};

@@ -422,7 +422,7 @@ def agree(result: pymemstore.QueryResult, model: Model, question: dict[str, Any]
         assert hit.score == (hit.entity_similarity + hit.relation_similarity) / 2
         origin = (expected.entity.origin, expected.relation.origin)
         assert scores.setdefault(origin, hit.score) == hit.score, ("equal vectors, unequal scores", question)
-    order = [(-hit.score, hit.triple_id) for hit in result.hits]
+    order = [(-hit.score, hit.match != "exact", hit.triple_id) for hit in result.hits]
     assert order == sorted(order), question
     assert result.names == list(dict.fromkeys(hit.name for hit in result.hits))
     assert not result.truncated and result.search == "exact"

@@ -225,3 +225,20 @@ def test_a_path_that_is_not_utf8(tmp_path: Path) -> None:
         with pytest.raises(pymemstore.ReadOnly):
             memory.add("c", "r", "d")
     assert sorted(os.listdir(os.fsencode(tmp_path))) == [b"\xfe.mem", b"\xff.mem"]
+
+
+def test_a_name_goes_before_those_that_have_it_as_an_alias(tmp_path: Path) -> None:
+    """Whatever fact is older; also when a limit cuts, in both directions."""
+    with pymemstore.open(tmp_path / "m.mem") as m:
+        m.add("Paris (Texas, US)", "country", "United States")
+        m.add("Paname", "country", "Nowhere")
+        m.add("Paris", "country", "France")
+        m.add("x", "near", "Paris (Texas, US)")
+        m.add("y", "near", "Paris")
+        for other in ("Paris (Texas, US)", "Paname"):
+            m.alias("Paris", other)
+        assert m.query("Paris", "country").names == ["France", "United States", "Nowhere"]
+        assert m.query("Paris", "country", limit=1).names == ["France"]
+        assert m.query("Paris", "country", limit=2).names == ["France", "United States"]
+        assert m.query(relation="near", object="Paris").names == ["y", "x"]
+        assert m.query(relation="near", object="Paris", limit=1).names == ["y"]

@@ -170,7 +170,7 @@ struct Hit {
 };
 
 struct QueryResult {
-  std::vector<Hit> hits;  // best first, ties by triple id
+  std::vector<Hit> hits;  // best first; ties: exact matches first, then by triple id
   bool truncated = false;  // cut by the caller's limit
   bool complete = true;    // false while names wait for vectors that the search would have used
   uint64_t unembedded = 0;
