@@ -246,8 +246,8 @@ class Query:
 
 
 class QueryResult:
-    """The answers of one query, best first; ties: exact names first, then by triple id. Sized and iterable over
-    its hits; false when empty."""
+    """The answers of one query, best first; ties: exact names first, then by triple id. Sized and iterable
+    over its hits; false when empty."""
 
     __slots__ = ("_hits", "_raw")
 
