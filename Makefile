@@ -32,6 +32,7 @@ STUBTEST_ALLOWLIST := $(wildcard tests/stubtest_allowlist.txt)
 
 demo: $(VENV)/.demo
 	$(BIN)/pymemstore demo
+	@echo "(pymemstore and its python are in the environment: . $(BIN)/activate)"
 
 test: cpp-test asan lint pytest bench-quick
 
