@@ -55,7 +55,7 @@ $(VENV)/.test: $(VENV)/.base $(BUILD_INPUTS)
 
 $(VENV)/.bench: $(VENV)/.test
 	@# hnswlib is built here and needs numpy's build isolated from ours.
-	$(PIP) install --quiet 'hnswlib>=0.8' 'psutil>=5.9'
+	$(PIP) install --quiet 'hnswlib>=0.8'
 	touch $@
 
 $(VENV)/.model: $(VENV)/.base
