@@ -1,6 +1,7 @@
 #include "pymemstore/store.h"
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -66,6 +67,10 @@ Query Ask(const std::string& s, const std::string& r) {
   return q;
 }
 
+// The files that were synced, by name, in order: this fsync stands before libc's in a test's executable.
+std::mutex g_synced_mutex;
+std::vector<std::string> g_synced;
+
 size_t Hits(Store* store, const std::string& s, const std::string& r) {
   NameMap names;
   auto results = store->RunQueries({Ask(s, r)}, &names);
@@ -73,7 +78,42 @@ size_t Hits(Store* store, const std::string& s, const std::string& r) {
   return (*results)[0].hits.size();
 }
 
+// A child process opens the store and keeps it open while `parent` runs here; then `child` runs there, on the
+// handle from before, and must be true.
+template <typename Child, typename Parent>
+void WithHandleInAnotherProcess(const std::string& path, Child child, Parent parent) {
+  int to_child[2], to_parent[2];
+  CHECK_EQ(::pipe(to_child), 0);
+  CHECK_EQ(::pipe(to_parent), 0);
+  const pid_t pid = ::fork();
+  char c = 0;
+  if (pid == 0) {
+    ::alarm(60);
+    auto store = Store::Open(path, TestOptions());
+    (void)!::write(to_parent[1], "o", 1);
+    (void)!::read(to_child[0], &c, 1);
+    (void)!::write(to_parent[1], store.ok() && child(store->get()) ? "g" : "b", 1);
+    ::_exit(0);
+  }
+  CHECK_EQ(::read(to_parent[0], &c, 1), 1);
+  parent();
+  CHECK_EQ(::write(to_child[1], "x", 1), 1);
+  CHECK_EQ(::read(to_parent[0], &c, 1), 1);
+  CHECK_EQ(c, 'g');
+  ::waitpid(pid, nullptr, 0);
+}
+
 }  // namespace
+
+extern "C" int fsync(int fd) {
+  char path[4096];
+  const ssize_t n = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path, sizeof path);
+  if (n > 0) {
+    std::lock_guard<std::mutex> lock(g_synced_mutex);
+    g_synced.emplace_back(path, static_cast<size_t>(n));
+  }
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 TEST(AFailedBatchLeavesNothing) {
   TempDir dir;
@@ -212,35 +252,20 @@ TEST(OtherProcessesFollowACompaction) {
   TempDir dir;
   const std::string path = dir / "s";
   { AddOne(Open(path).get(), "a", "r", "b"); }
-  int to_child[2], to_parent[2];
-  CHECK_EQ(::pipe(to_child), 0);
-  CHECK_EQ(::pipe(to_parent), 0);
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    // The child keeps the first generation open, and must find the second.
-    ::alarm(60);
-    char c = 0;
-    auto store = Store::Open(path, TestOptions());
-    bool good = store.ok();
-    (void)!::write(to_parent[1], "o", 1);
-    (void)!::read(to_child[0], &c, 1);
-    good = good && Hits(store->get(), "c", "r") == 1;
-    Batch batch;
-    AddFact(&batch, "e", "r", "f");
-    good = good && (*store)->Apply(batch).ok();
-    (void)!::write(to_parent[1], good ? "g" : "b", 1);
-    ::_exit(0);
-  }
-  char c = 0;
-  CHECK_EQ(::read(to_parent[0], &c, 1), 1);
-  auto store = Open(path);
-  CHECK_OK(store->Compact().status());
-  AddOne(store.get(), "c", "r", "d");
-  CHECK_OK(store->Compact().status());
-  CHECK_EQ(::write(to_child[1], "x", 1), 1);
-  CHECK_EQ(::read(to_parent[0], &c, 1), 1);
-  CHECK_EQ(c, 'g');
-  ::waitpid(pid, nullptr, 0);
+  std::unique_ptr<Store> store;
+  WithHandleInAnotherProcess(
+      path,
+      [](Store* theirs) {
+        Batch batch;
+        AddFact(&batch, "e", "r", "f");
+        return Hits(theirs, "c", "r") == 1 && theirs->Apply(batch).ok();
+      },
+      [&] {
+        store = Open(path);
+        CHECK_OK(store->Compact().status());
+        AddOne(store.get(), "c", "r", "d");
+        CHECK_OK(store->Compact().status());
+      });
   CHECK_EQ(Hits(store.get(), "e", "r"), 1u);
 }
 
@@ -395,37 +420,21 @@ TEST(AHandleFollowsSeveralCompactionsThatMoveVectors) {
   TempDir dir;
   const std::string path = dir / "s";
   { AddOne(Open(path).get(), "a", "r", "b"); }
-  int to_child[2], to_parent[2];
-  CHECK_EQ(::pipe(to_child), 0);
-  CHECK_EQ(::pipe(to_parent), 0);
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::alarm(60);
-    char c = 0;
-    auto store = Store::Open(path, TestOptions());
-    (void)!::write(to_parent[1], "o", 1);
-    (void)!::read(to_child[0], &c, 1);
-    const bool good = store.ok() && Hits(store->get(), "a", "r") == 1;
-    (void)!::write(to_parent[1], good ? "g" : "b", 1);
-    ::_exit(0);
-  }
-  char c = 0;
-  CHECK_EQ(::read(to_parent[0], &c, 1), 1);
-  auto store = Open(path);
-  for (int i = 0; i < 3; ++i) {
-    Batch batch;
-    batch.dim[0] = kDim;
-    std::vector<Slice> names = {batch.Intern("a")};
-    Op& op = batch.Add(OpType::kSetVectors);
-    op.names = names;
-    op.vectors = VectorOf(std::hash<std::string>()("a"));
-    CHECK_OK(store->Apply(batch).status());
-    CHECK_OK(store->Compact().status());
-  }
-  CHECK_EQ(::write(to_child[1], "x", 1), 1);
-  CHECK_EQ(::read(to_parent[0], &c, 1), 1);
-  CHECK_EQ(c, 'g');
-  ::waitpid(pid, nullptr, 0);
+  WithHandleInAnotherProcess(
+      path, [](Store* theirs) { return Hits(theirs, "a", "r") == 1; },
+      [&] {
+        auto store = Open(path);
+        for (int i = 0; i < 3; ++i) {
+          Batch batch;
+          batch.dim[0] = kDim;
+          std::vector<Slice> names = {batch.Intern("a")};
+          Op& op = batch.Add(OpType::kSetVectors);
+          op.names = names;
+          op.vectors = VectorOf(std::hash<std::string>()("a"));
+          CHECK_OK(store->Apply(batch).status());
+          CHECK_OK(store->Compact().status());
+        }
+      });
 }
 
 TEST(BackupsToOnePathAreOneOrRefused) {
@@ -477,4 +486,30 @@ TEST(AFailedCompactionLeavesNothing) {
   CHECK(!std::filesystem::exists(dir / "s/vectors/entities-000002.vec"));
   CHECK_OK(store->Compact().status());
   CHECK_EQ(Hits(store.get(), "s7", "r"), 1u);
+}
+
+TEST(WhatACommitOrACopyNeedsIsOnTheDiskFirst) {
+  TempDir dir;
+  {
+    std::lock_guard<std::mutex> lock(g_synced_mutex);
+    g_synced.clear();
+  }
+  auto store = Open(dir / "s");  // Sync::kRelaxed: vectors are synced all the same
+  AddOne(store.get(), "a", "r", "b");
+  auto synced = [&](const std::string& what) {
+    std::lock_guard<std::mutex> lock(g_synced_mutex);
+    size_t times = 0;
+    for (const std::string& path : g_synced)
+      times += path.size() >= what.size() && path.compare(path.size() - what.size(), what.size(), what) == 0;
+    return times;
+  };
+  const size_t before = synced("s/vectors/entities-000001.vec");
+  AddOne(store.get(), "c", "r", "b");
+  CHECK_EQ(synced("s/vectors/entities-000001.vec"), before + 1);
+  AddOne(store.get(), "c", "r", "a");  // no new name, no new vector
+  CHECK_EQ(synced("s/vectors/entities-000001.vec"), before + 1);
+  CHECK_OK(store->Compact().status());
+  CHECK_EQ(synced("s/gen-000002/data.mdb"), 1u);
+  CHECK_OK(store->Backup(dir / "copy"));
+  CHECK_EQ(synced("-0/gen-000002/data.mdb"), 1u);
 }

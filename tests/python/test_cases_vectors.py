@@ -441,8 +441,8 @@ def test_V16_1001_relations_and_growth(make: Callable[..., Memory], tmp_path: Pa
     for i in (0, 998, 999, 1000):
         assert [n for n, _ in m.similar_relations(relations[i], 0.99999)] == [f"r{i}"]
     total = 0
-    vectors = rng.normal(size=(40_000, 8)).astype(np.float32)
-    for n in (1, 99, 900, 9000, 30_000):  # past any power of two that could be a first capacity
+    vectors = rng.normal(size=(200_000, 8)).astype(np.float32)
+    for n in (1, 99, 900, 9000, 190_000):  # past any power of two that could be a first capacity
         names = [f"e{i}" for i in range(total, total + n)]
         m.add_entities(names, vectors=vectors[total : total + n])
         total += n

@@ -10,7 +10,6 @@ import threading
 import time
 from pathlib import Path
 
-import lmdb
 import numpy as np
 import pytest
 
@@ -48,7 +47,6 @@ time.sleep(0.2)
         assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12) and not hasattr(os, "fork"), reason="needs fork")
 def test_children_forked_amid_calls_are_told_at_once(tmp_path: Path) -> None:
     """A child must not wait for a mutex that a thread of its parent held."""
     code = """
@@ -165,6 +163,3 @@ def test_check_sees_damage_in_every_table(tmp_path: Path, what: str) -> None:
         report = memory.check()
         assert not report.ok
         assert any(DAMAGE[what][2] in problem for problem in report.problems), report.problems
-
-
-assert lmdb.version() >= (0, 9)
