@@ -184,6 +184,45 @@ def rules_table(positive: Sequence[Pair], negative: Sequence[Pair]) -> None:
         print(f"  {label:16s} {share[0]:.3f} / {share[1]:.4f}")
 
 
+class WordsAlone:
+    """rel256 without its contrasts: they and the paraphrases were written by one hand."""
+
+    name = "rel256, no contrasts"
+    dim = 248
+
+    def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return resolve("rel256").encode(texts)[:, : self.dim]
+
+
+def crowding_table(names: Sequence[str], pairs: Pairs) -> None:
+    """How many names a lookup meets that are not meant, and what the rule keys list."""
+    aliases: dict[str, set[str]] = {name: {name} for name in names}
+    for a, b in pairs.positive:
+        aliases[a].add(b)
+        aliases[b].add(a)
+    vectors = unit(resolve("surf256").encode(names)).astype(np.float32)
+    at = {name: i for i, name in enumerate(names)}
+    taus = (0.6, 0.7, 0.8, 0.85)
+    near = np.zeros(len(taus))
+    for i, name in enumerate(names):
+        scores = vectors @ vectors[i]
+        scores[[at[alias] for alias in aliases[name]]] = -1
+        near += [(scores >= tau).sum() for tau in taus]
+    print(f"\nsurf256, other names than the aliases at or above tau, a lookup among {len(names)} names")
+    print("  " + "   ".join(f"{tau}: {n / len(names):.2f}" for tau, n in zip(taus, near, strict=True)))
+
+    core = _core.RULES_CORE
+    listed: dict[int, set[str]] = {}
+    for name in names:
+        for key in _core.rule_keys(name, core, False):
+            listed.setdefault(key, set()).add(name)
+    met = [set().union(*(listed.get(k, set()) for k in _core.rule_keys(n, core, True))) - {n} for n in names]
+    keys = sum(map(len, listed.values())) / len(names)
+    print(
+        f"Core rule keys: {keys:.1f} a name; a lookup meets {sum(map(len, met)) / len(names):.2f} other names"
+    )
+
+
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -219,7 +258,7 @@ def main() -> None:
     print(f"\nRelations ({len(paraphrases['paraphrases'])} paraphrases, {len(paraphrases['labels'])} labels)")
     print("                       top-1 MRR   recall at 1 % / 5 %  apart  names/s")
     texts = [text for text, _ in paraphrases["paraphrases"]] * 10
-    for embedder in embedders:
+    for embedder in [*embedders, *([] if options.embedder else [WordsAlone()])]:
         r = relations(embedder, paraphrases)
         print(
             f"  {embedder.name:20.20s} {r.top1:.3f} {r.mrr:.3f} {r.recall1:.3f} / {r.recall5:.3f}        "
@@ -239,6 +278,7 @@ def main() -> None:
             agree = np.array([_core.numbers_agree(a, b) for a, b in part])
             cells.append([close.mean(), (close | ruled).mean(), ((close | ruled) & agree).mean()])
         print(f"  tau {tau:.2f}  " + "   ".join(f"{p:.3f} / {n:.4f}" for p, n in zip(*cells, strict=True)))
+    crowding_table(names, pairs)
 
 
 if __name__ == "__main__":
