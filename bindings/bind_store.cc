@@ -210,6 +210,9 @@ py::dict StatsDict(const Stats& s) {
   d["unembedded_relations"] = s.unembedded[1];
   d["entity_vector_rows"] = s.vector_rows[0];
   d["relation_vector_rows"] = s.vector_rows[1];
+  d["delta_rows"] = s.delta_rows;
+  d["sealed_entities"] = s.sealed_names;
+  d["unruled_entities"] = s.unruled;
   d["seq"] = s.seq;
   d["map_size"] = s.map_size;
   d["map_used"] = s.map_used;
@@ -407,7 +410,7 @@ void BindStore(py::module_& m) {
            })
       .def("compact",
            [](Store& s) {
-             const auto bytes = Call([&] { return s.Compact(Interrupted); });
+             const auto bytes = Call([&] { return s.Compact({}, Interrupted); });
              py::dict d;
              d["bytes_before"] = bytes.first;
              d["bytes_after"] = bytes.second;

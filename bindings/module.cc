@@ -26,4 +26,5 @@ PYBIND11_MODULE(_core, m) {
   BindSurface(m);
   BindBatch(m);
   BindStore(m);
+  BindBulk(m);
 }

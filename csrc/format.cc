@@ -21,6 +21,13 @@ const TableInfo& Info(Table table) {
       {"triple", false, false},         {"provenance", true, true},
       {"source", false, false},         {"source_hash", true, true},
       {"log", false, false},
+      {"base_name", false, false},
+      {"base_hash", false, false},      {"base_rule", false, false},
+      {"base_row", false, false},
+      {"base_spo", false, false},       {"base_ops", false, false},
+      {"base_triple", false, false},
+      {"load", false, false},
+      {"journal", false, false},
   };
   static_assert(sizeof(kInfo) / sizeof(kInfo[0]) == kTableCount, "a row for each table");
   return kInfo[static_cast<size_t>(table)];
@@ -96,19 +103,44 @@ bool DecodeName(Bytes value, NameRecord* record) {
   return true;
 }
 
+namespace {
+
+std::array<uint64_t*, 14> Fields(Counters* c) {
+  return {&c->next_name[0], &c->next_name[1], &c->next_triple, &c->seq,         &c->rows[0],
+          &c->rows[1],      &c->next_source,  &c->live[0],     &c->live[1],     &c->embedded[0],
+          &c->embedded[1],  &c->triples,      &c->sealed,      &c->ruled};
+}
+
+}  // namespace
+
 std::string EncodeCounters(const Counters& c) {
+  Counters copy = c;
   std::string v;
-  for (uint64_t x : {c.next_name[0], c.next_name[1], c.next_triple, c.seq, c.rows[0], c.rows[1], c.next_source})
-    AppendLe64(&v, x);
+  for (const uint64_t* x : Fields(&copy)) AppendLe64(&v, *x);
   return v;
 }
 
 bool DecodeCounters(Bytes value, Counters* c) {
   Reader r{value};
-  for (uint64_t* x :
-       {&c->next_name[0], &c->next_name[1], &c->next_triple, &c->seq, &c->rows[0], &c->rows[1], &c->next_source})
-    *x = r.U64();
+  for (uint64_t* x : Fields(c))
+    if (value.size() != kCounterBytesOfVersion1 || !r.rest.empty()) *x = r.U64();
   return r.ok;
+}
+
+std::string EncodeLoad(const LoadRecord& record) {
+  std::string v;
+  AppendLe64(&v, record.count);
+  AppendLe32(&v, record.source);
+  AppendLe64(&v, record.time_us);
+  return v;
+}
+
+bool DecodeLoad(Bytes value, LoadRecord* record) {
+  Reader r{value};
+  record->count = r.U64();
+  record->source = r.U32();
+  record->time_us = r.U64();
+  return r.Done();
 }
 
 std::string EncodeStamp(const EmbedderStamp& stamp) {
@@ -191,7 +223,7 @@ bool DecodeLog(Bytes value, LogRecord* record) {
 
 std::string EncodeVectorHeader(const StoreId& id, Kind kind, uint32_t dim) {
   std::string h(kVectorMagic, 8);
-  AppendLe32(&h, kFormatVersion);
+  AppendLe32(&h, kVectorVersion);
   AppendLe32(&h, static_cast<uint32_t>(kind));
   AppendLe32(&h, dim);
   AppendLe32(&h, 0);  // element type: 0 is float32
@@ -205,7 +237,7 @@ std::string CheckVectorHeader(Bytes header, const StoreId& id, Kind kind, uint32
   if (header.size() < kVectorHeaderBytes) return "it is shorter than its header";
   if (header.substr(0, 8) != Bytes(kVectorMagic, 8)) return "it is not a pymemstore vector file";
   if (GetLe32(header.data() + 40) != Crc32(header.substr(0, 40))) return "its header is damaged";
-  if (GetLe32(header.data() + 8) != kFormatVersion) return "its format is not version 1";
+  if (GetLe32(header.data() + 8) != kVectorVersion) return "its format is not version 1";
   if (GetLe32(header.data() + 12) != static_cast<uint32_t>(kind)) return "it holds the other kind of name";
   if (std::memcmp(header.data() + 24, id.data(), id.size()) != 0) return "it belongs to another store";
   if (GetLe32(header.data() + 16) != dim) return "its dimension is not the store's";

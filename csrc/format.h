@@ -14,7 +14,8 @@ namespace pymemstore {
 
 using Bytes = std::string_view;
 
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kFormatVersion = 2;
+constexpr uint32_t kVectorVersion = 1;             // of vector files
 constexpr char kMetaMagic[] = "pymemstore";          // value of meta "magic"
 constexpr char kVectorMagic[] = "PMSVEC1";           // 8 bytes with its NUL
 constexpr size_t kVectorHeaderBytes = 4096;
@@ -37,9 +38,19 @@ enum class Table : uint8_t {
   kProvenance,                   // triple id -> (source id, time) (dup)
   kSource, kSourceHash,          // source id -> text; hash -> source ids (dup)
   kLog,                          // sequence number -> change
+  // Since version 2. The sealed tables (packed.h has their blocks) are written once, when a generation is built.
+  kBaseName,                     // first id -> names of a run of ids
+  kBaseHash,                     // first 40 bits of a name's hash, id -> more such pairs
+  kBaseRule,                     // first 40 bits of a rule key, id -> more such pairs
+  kBaseRow,                      // first id -> first row, how many: vectors of sealed names
+  kBaseSpo, kBaseOps,            // first triple -> triples of a run, in the two orders
+  kBaseTriple,                   // first triple id -> s, r, o of a run of ids
+  kLoad,                         // first triple id -> how many a bulk load added, from what source, when
+  kJournal,                      // table, key -> transaction: what changed while a generation is being built
   kTables
 };
 constexpr size_t kTableCount = static_cast<size_t>(Table::kTables);
+constexpr Table kFirstTableOfVersion2 = Table::kBaseName;
 constexpr Table KindTable(Table entity_table, Kind kind) {
   return static_cast<Table>(static_cast<size_t>(entity_table) + Index(kind));
 }
@@ -137,12 +148,29 @@ struct Counters {
   uint64_t seq = 0;
   uint64_t rows[kKinds] = {0, 0};  // committed rows of the vector files
   uint64_t next_source = 0;
+  // Since version 2; computed for a store of version 1.
+  uint64_t live[kKinds] = {0, 0};      // names that are not forgotten
+  uint64_t embedded[kKinds] = {0, 0};  // those of them that have a vector
+  uint64_t triples = 0;                // live ones
+  uint64_t sealed = 0;                 // entity ids below are in the sealed tables
+  uint64_t ruled = 0;                  // entity ids below have their rule keys
+  uint64_t unembedded() const { return live[0] - embedded[0] + live[1] - embedded[1]; }
 };
+constexpr size_t kCounterBytesOfVersion1 = 7 * 8;
 std::string EncodeCounters(const Counters& c);
 bool DecodeCounters(Bytes value, Counters* c);
 
 std::string EncodeStamp(const EmbedderStamp& stamp);
 bool DecodeStamp(Bytes value, EmbedderStamp* stamp);
+
+// A row of kLoad: the triples from its key on that one bulk load added.
+struct LoadRecord {
+  uint64_t count = 0;
+  uint32_t source = 0;  // id + 1; 0: none was given
+  uint64_t time_us = 0;
+};
+std::string EncodeLoad(const LoadRecord& record);
+bool DecodeLoad(Bytes value, LoadRecord* record);
 
 // A row of the edit log. An addition covers `count` sequence numbers from its key on; the others cover one.
 struct LogRecord {

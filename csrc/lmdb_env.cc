@@ -17,6 +17,7 @@ constexpr uint64_t kMiB = 1ull << 20;
 constexpr uint64_t kDefaultMap = 64ull << 30;
 constexpr uint64_t kSmallestMap = 16 * kMiB;
 constexpr unsigned kMaxTables = 64;
+constexpr unsigned kAbsent = ~0u;  // a table that an older version of the format does not have
 
 // An empty value has an address too: LMDB copies from it.
 MDB_val Val(Bytes b) { return {b.size(), const_cast<char*>(b.data() ? b.data() : "")}; }
@@ -48,6 +49,7 @@ int OpenOnce(const std::string& dir, const EnvOptions& options, uint64_t map_siz
   if (rc) return rc;
   unsigned flags = MDB_NOTLS;
   if (options.read_only) flags |= MDB_RDONLY;
+  if (options.no_sync) flags |= MDB_NOSYNC;
   rc = mdb_env_set_maxdbs(*env, kMaxTables);
   if (!rc) rc = mdb_env_set_maxreaders(*env, options.max_readers);
   if (!rc) rc = mdb_env_set_mapsize(*env, map_size);
@@ -109,6 +111,11 @@ Status Env::OpenTables(bool create) {
     const TableInfo& info = pymemstore::Info(static_cast<Table>(i));
     const unsigned flags = (create ? MDB_CREATE : 0u) | (info.dup ? MDB_DUPSORT : 0u) | (info.fixed ? MDB_DUPFIXED : 0u);
     rc = mdb_dbi_open(txn, info.name, flags, &dbi_[i]);
+    if (rc == MDB_NOTFOUND && static_cast<Table>(i) >= kFirstTableOfVersion2) {
+      dbi_[i] = kAbsent;
+      rc = 0;
+      continue;
+    }
     unsigned found = 0;
     if (!rc) rc = mdb_dbi_flags(txn, dbi_[i], &found);
     if (rc == MDB_NOTFOUND || (!rc && found != (flags & ~static_cast<unsigned>(MDB_CREATE)))) {
@@ -163,6 +170,13 @@ Status Env::CopyTo(const std::string& dir) {
   return SyncFd(copy.get(), dir + "/data.mdb");
 }
 
+Status Env::Sync() {
+  LockShared();
+  const int rc = mdb_env_sync(env_, 1);
+  UnlockShared();
+  return rc ? FromCode(rc, "cannot sync " + dir_) : Status::Ok();
+}
+
 EnvInfo Env::Info() {
   LockShared();
   MDB_envinfo info{};
@@ -212,8 +226,31 @@ bool Txn::Check(int rc, const char* what) {
   return false;
 }
 
+bool Txn::Has(Table table) const { return env_->dbi_[static_cast<size_t>(table)] != kAbsent; }
+
+uint64_t Txn::id() const { return mdb_txn_id(txn_); }
+
+Status Txn::CreateMissingTables() {
+  for (size_t i = 0; i < kTableCount; ++i) {
+    if (env_->dbi_[i] != kAbsent) continue;
+    const TableInfo& info = pymemstore::Info(static_cast<Table>(i));
+    const unsigned flags = MDB_CREATE | (info.dup ? MDB_DUPSORT : 0u) | (info.fixed ? MDB_DUPFIXED : 0u);
+    if (!Check(mdb_dbi_open(txn_, info.name, flags, &env_->dbi_[i]), "cannot make a table")) break;
+  }
+  return status_;
+}
+
+// The append-only tables need no note: what is new in them is known by its key.
+void Txn::Note(Table table, Bytes key) {
+  if (!journal_ || table == Table::kMeta || table == Table::kJournal || table == Table::kLog || table == Table::kTriple)
+    return;
+  std::string noted(1, static_cast<char>(table));
+  noted.append(key);
+  Put(Table::kJournal, noted, Key64(id()));
+}
+
 bool Txn::Get(Table table, Bytes key, Bytes* value) {
-  if (!ok()) return false;
+  if (!ok() || !Has(table)) return false;
   MDB_val k = Val(key), v{};
   if (!Check(mdb_get(txn_, env_->dbi_[static_cast<size_t>(table)], &k, &v), "cannot read")) return false;
   *value = FromVal(v);
@@ -223,7 +260,14 @@ bool Txn::Get(Table table, Bytes key, Bytes* value) {
 void Txn::Put(Table table, Bytes key, Bytes value) {
   if (!ok()) return;
   MDB_val k = Val(key), v = Val(value);
-  Check(mdb_put(txn_, env_->dbi_[static_cast<size_t>(table)], &k, &v, 0), "cannot write");
+  if (Check(mdb_put(txn_, env_->dbi_[static_cast<size_t>(table)], &k, &v, 0), "cannot write")) Note(table, key);
+}
+
+void Txn::Append(Table table, Bytes key, Bytes value) {
+  if (!ok()) return;
+  MDB_val k = Val(key), v = Val(value);
+  const unsigned flag = pymemstore::Info(table).dup ? MDB_APPENDDUP : MDB_APPEND;
+  Check(mdb_put(txn_, env_->dbi_[static_cast<size_t>(table)], &k, &v, flag), "cannot append");
 }
 
 bool Txn::PutNew(Table table, Bytes key, Bytes value) {
@@ -231,24 +275,30 @@ bool Txn::PutNew(Table table, Bytes key, Bytes value) {
   MDB_val k = Val(key), v = Val(value);
   const unsigned flag = pymemstore::Info(table).dup ? MDB_NODUPDATA : MDB_NOOVERWRITE;
   const int rc = mdb_put(txn_, env_->dbi_[static_cast<size_t>(table)], &k, &v, flag);
-  return rc != MDB_KEYEXIST && Check(rc, "cannot write");
+  if (rc == MDB_KEYEXIST || !Check(rc, "cannot write")) return false;
+  Note(table, key);
+  return true;
 }
 
 bool Txn::Delete(Table table, Bytes key) {
   if (!ok()) return false;
   MDB_val k = Val(key);
-  return Check(mdb_del(txn_, env_->dbi_[static_cast<size_t>(table)], &k, nullptr), "cannot delete");
+  if (!Check(mdb_del(txn_, env_->dbi_[static_cast<size_t>(table)], &k, nullptr), "cannot delete")) return false;
+  Note(table, key);
+  return true;
 }
 
 bool Txn::DeletePair(Table table, Bytes key, Bytes value) {
   if (!ok()) return false;
   MDB_val k = Val(key), v = Val(value);
-  return Check(mdb_del(txn_, env_->dbi_[static_cast<size_t>(table)], &k, &v), "cannot delete");
+  if (!Check(mdb_del(txn_, env_->dbi_[static_cast<size_t>(table)], &k, &v), "cannot delete")) return false;
+  Note(table, key);
+  return true;
 }
 
 uint64_t Txn::Entries(Table table) {
   MDB_stat stat{};
-  if (!ok() || !Check(mdb_stat(txn_, env_->dbi_[static_cast<size_t>(table)], &stat), "cannot count")) return 0;
+  if (!ok() || !Has(table) || !Check(mdb_stat(txn_, env_->dbi_[static_cast<size_t>(table)], &stat), "cannot count")) return 0;
   return stat.ms_entries;
 }
 
@@ -262,7 +312,7 @@ Status Txn::Commit() {
 }
 
 Cursor::Cursor(Txn* txn, Table table) : txn_(txn) {
-  if (!txn_->ok()) return;
+  if (!txn_->ok() || !txn_->Has(table)) return;
   if (!txn_->Check(mdb_cursor_open(txn_->txn_, txn_->env_->dbi_[static_cast<size_t>(table)], &cursor_),
                    "cannot open a cursor"))
     cursor_ = nullptr;
@@ -299,8 +349,5 @@ bool Cursor::Next() { return Move(MDB_NEXT); }
 bool Cursor::NextOfKey() { return Move(MDB_NEXT_DUP); }
 bool Cursor::Prev() { return Move(MDB_PREV); }
 bool Cursor::Last() { return Move(MDB_LAST); }
-void Cursor::Delete() {
-  if (cursor_ && txn_->ok()) txn_->Check(mdb_cursor_del(cursor_, 0), "cannot delete");
-}
 
 }  // namespace pymemstore

@@ -21,6 +21,7 @@ struct EnvOptions {
   bool read_only = false;
   uint64_t map_size = 0;  // 0: as large as the address space allows, up to 64 GiB or twice the file
   uint32_t max_readers = 510;
+  bool no_sync = false;  // commits don't wait for the disk: only while a new environment is built; then Sync()
 };
 
 struct EnvInfo {
@@ -39,6 +40,8 @@ class Env {
   Status Grow();
   // A compacted copy as dir/data.mdb; dir exists and is empty. fsynced.
   Status CopyTo(const std::string& dir);
+  // Everything committed is on the disk.
+  Status Sync();
   EnvInfo Info();
   void ClearStaleReaders();
   // After a fork the child may not touch the environment, not even to close it.
@@ -79,6 +82,14 @@ class Txn {
   bool Delete(Table table, Bytes key);  // with all its values
   bool DeletePair(Table table, Bytes key, Bytes value);
   uint64_t Entries(Table table);
+  bool Empty(Table table) { return Entries(table) == 0; }
+  // Behind the last key (in a dup table: pair) of the table.
+  void Append(Table table, Bytes key, Bytes value);
+  uint64_t id() const;
+  // From here on the keys of what this transaction writes are noted in kJournal.
+  void StartJournal() { journal_ = true; }
+  // Makes the tables that an environment of an older version lacks; they can be used after the commit.
+  Status CreateMissingTables();
 
   const Status& status() const { return status_; }
   bool ok() const { return status_.ok(); }
@@ -91,12 +102,15 @@ class Txn {
  private:
   friend class Cursor;
   Txn(Env* env, MDB_txn* txn) : env_(env), txn_(txn) {}
+  bool Has(Table table) const;
+  void Note(Table table, Bytes key);
   bool Check(int rc, const char* what);  // true: rc is 0; not-found is false without failure
 
   Env* env_;
   MDB_txn* txn_;
   Status status_;
   bool map_full_ = false;
+  bool journal_ = false;
 };
 
 class Cursor {
@@ -115,7 +129,6 @@ class Cursor {
   bool Last();
   Bytes key() const { return key_; }
   Bytes value() const { return value_; }
-  void Delete();  // the current entry
 
  private:
   bool Move(int op);

@@ -18,16 +18,19 @@ Stats StatsOf(Snapshot* snapshot, const std::string& path) {
   Stats stats;
   for (Kind kind : {Kind::kEntity, Kind::kRelation}) {
     const size_t k = Index(kind);
-    stats.names[k] = txn->Entries(KindTable(Table::kEntHash, kind));
-    stats.unembedded[k] = txn->Entries(KindTable(Table::kEntPending, kind));
+    stats.names[k] = snapshot->counters.live[k];
+    stats.unembedded[k] = snapshot->counters.live[k] - snapshot->counters.embedded[k];
     stats.vector_rows[k] = snapshot->counters.rows[k];
     stats.aliases += txn->Entries(KindTable(Table::kEntAlias, kind));
     stats.external_ids += txn->Entries(KindTable(Table::kEntExternal, kind));
   }
-  stats.triples = txn->Entries(Table::kSpo);
+  stats.triples = snapshot->counters.triples;
+  stats.delta_rows = txn->Entries(Table::kSpo);
+  stats.sealed_names = snapshot->counters.sealed;
+  stats.unruled = snapshot->counters.sealed - std::min(snapshot->counters.sealed, snapshot->counters.ruled);
   stats.seq = snapshot->counters.seq;
   stats.generation = snapshot->gen->number;
-  stats.format_version = kFormatVersion;
+  stats.format_version = snapshot->gen->version;
   stats.store_id = Hex(snapshot->gen->store_id);
   stats.disk_bytes = DiskBytes(path);
   return stats;
@@ -60,30 +63,34 @@ class Checker {
     const std::string what = KindName(kind);
     PMS_ASSIGN_OR_RETURN(const PinnedRows rows,
                          snap_.gen->index[Index(kind)]->file().Rows(snap_.counters.rows[Index(kind)]));
-    uint64_t live = 0, pending = 0, next = 0;
-    Cursor c(txn_, table.table(Table::kEntName));
-    for (bool more = c.Seek(Key32(0)); more; more = c.Next()) {
+    uint64_t live = 0, pending = 0, listed = 0, next = 0;
+    NameCursor c(txn_, kind);
+    for (bool more = c.Seek(0); more; more = c.Next()) {
       if (Stop()) return Status::Interrupted();
-      const NameId id = GetBe32(c.key().data());
+      const NameId id = c.id();
       const std::string label = what + " " + std::to_string(id);
+      if (id != next) Problem(label + " does not follow the one before");
       next = id + 1;
-      NameRecord record;
-      if (!DecodeName(c.value(), &record)) {
-        Problem(label + ": its record is damaged");
-        continue;
-      }
+      const NameRecord record = c.record();
       if (!record.live()) continue;
       ++live;
+      NameRecord direct;
+      if (!table.Get(txn_, id, &direct) || direct.name != record.name || direct.row_plus_1 != record.row_plus_1)
+        Problem(label + ": two ways to its record differ");
       NameId found = kNoName;
       if (!table.Find(txn_, record.name, &found) || found != id)
         Problem(label + " " + Quote(record.name) + ": its name does not lead back to it");
       Bytes unused;
       const bool waits = txn_->Get(table.table(Table::kEntPending), Key32(id), &unused);
-      pending += waits;
-      if (waits != (record.row_plus_1 == 0)) Problem(label + ": its vector and the list of those that wait disagree");
+      const bool delta = txn_->Get(table.table(Table::kEntName), Key32(id), &unused);
+      pending += record.row_plus_1 == 0;
+      listed += waits;
+      if (waits != (delta && record.row_plus_1 == 0))
+        Problem(label + ": its vector and the list of those that wait disagree");
+      const bool ruled = kind == Kind::kRelation || id < snap_.counters.ruled || id >= snap_.counters.sealed;
       NameTable::RuleKeys keys;
       table.CollectNameKeys(id, record.name, &keys);
-      CheckKeys(table, keys, label + " " + Quote(record.name));
+      if (ruled) CheckKeys(table, keys, label + " " + Quote(record.name));
       if (!record.row_plus_1) continue;
       const uint64_t row = record.row_plus_1 - 1;
       if (row >= rows.view.rows || rows.owner(row) != id) {
@@ -92,16 +99,17 @@ class Checker {
         Problem(label + " " + Quote(record.name) + ": the checksum of its vector does not fit");
       }
     }
-    if (next > snap_.counters.next_name[Index(kind)]) Problem("the counter of " + what + " ids is behind");
-    if (live != txn_->Entries(table.table(Table::kEntHash))) Problem("the name index of " + what + " names has other entries than names");
-    if (pending != txn_->Entries(table.table(Table::kEntPending))) Problem("names that are not there wait for vectors");
+    if (next != snap_.counters.next_name[Index(kind)]) Problem("the counter of " + what + " ids is not the next one");
+    if (live != snap_.counters.live[Index(kind)]) Problem("the counter of " + what + " names is wrong");
+    if (pending != live - snap_.counters.embedded[Index(kind)]) Problem("the counter of " + what + " vectors is wrong");
+    if (listed != txn_->Entries(table.table(Table::kEntPending))) Problem("names that are not there wait for vectors");
     return txn_->status();
   }
 
   void CheckKeys(const NameTable& table, const NameTable::RuleKeys& keys, const std::string& label) {
     for (const auto& [key, owner] : keys) {
-      Cursor k(txn_, table.table(Table::kEntRule));
-      if (!k.SeekPair(Key64(key), Key32(owner)) || GetBe32(k.value().data()) != owner)
+      const std::vector<NameId> ids = table.ByRuleKey(txn_, key);
+      if (std::find(ids.begin(), ids.end(), owner) == ids.end())
         Problem(label + ": a rule key is missing");
     }
   }
@@ -120,7 +128,8 @@ class Checker {
         Problem("the alias " + Quote(c.value()) + " does not lead to its name");
       NameTable::RuleKeys keys;
       table.CollectAliasKeys(id, c.value(), &keys);
-      CheckKeys(table, keys, "the alias " + Quote(c.value()));
+      if (kind == Kind::kRelation || id < snap_.counters.ruled || id >= snap_.counters.sealed)
+        CheckKeys(table, keys, "the alias " + Quote(c.value()));
     }
     if (rows != txn_->Entries(table.table(Table::kEntAliasHash))) Problem("the alias index has other entries than aliases");
     Cursor x(txn_, table.table(Table::kEntExternal));
@@ -152,6 +161,7 @@ class Checker {
       }
       if (seq != next) Problem(label + " does not follow the one before");
       next = seq + (record.type == ChangeType::kAdd ? record.count : 1);
+      if (record.type == ChangeType::kAdd) CheckAdded(record, label);
       std::vector<TripleId> ids = record.removed;
       if (record.type == ChangeType::kAdd || record.type == ChangeType::kRemove || record.type == ChangeType::kReplace)
         ids.push_back(record.triple);
@@ -173,30 +183,35 @@ class Checker {
     return txn_->status();
   }
 
+  // The last of a run of additions; the first is looked up like every id of the log.
+  void CheckAdded(const LogRecord& record, const std::string& label) {
+    TripleIds unused;
+    if (!TripleTable::Lookup(txn_, record.triple + record.count - 1, &unused))
+      Problem(label + " names a triple that the store never had");
+  }
+
   Status CheckTriples() {
     NameRecord record;
-    uint64_t rows = 0;
-    Cursor c(txn_, Table::kSpo);
-    for (bool more = c.Seek(Key32(0)); more; more = c.Next(), ++rows) {
+    uint64_t rows = 0, by_object = 0;
+    TripleCursor c(txn_, false), back(txn_, true);
+    for (bool more = c.Seek(0, 0, 0); more; more = c.Next(), ++rows) {
       if (Stop()) return Status::Interrupted();
-      if (c.key().size() != 12 || c.value().size() != 8) {
-        Problem("a row of delta_spo is damaged");
-        continue;
-      }
-      const TripleIds t = GetSpo(c.key().data());
-      const TripleId id = GetBe64(c.value().data());
+      const auto [t, id] = c.triple();
       const std::string label = "triple " + std::to_string(id);
       if (!snap_.gen->names[0].Get(txn_, t.s, &record)) Problem(label + ": its subject is unknown");
       if (!snap_.gen->names[1].Get(txn_, t.r, &record)) Problem(label + ": its relation is unknown");
       if (!snap_.gen->names[0].Get(txn_, t.o, &record)) Problem(label + ": its object is unknown");
-      Bytes value;
-      if (!txn_->Get(Table::kOps, OpsKey(t.o, t.r, id), &value) || value != Bytes(Key32(t.s)))
+      if (TripleTable::Find(txn_, t) != id) Problem(label + ": it is not found by its parts");
+      if (!back.Seek(t.o, t.r, id) || !back.row().SameKey(OpsRow(t, id)) || back.row().x != t.s)
         Problem(label + ": it is missing in the order by object");
       TripleIds by_id;
       if (!TripleTable::Lookup(txn_, id, &by_id) || !(by_id == t)) Problem(label + ": its id leads elsewhere");
       if (id >= snap_.counters.next_triple) Problem(label + ": the counter of ids is behind");
     }
-    if (rows != txn_->Entries(Table::kOps)) Problem("the two orders of triples differ in length");
+    for (bool more = back.Seek(0, 0, 0); more; more = back.Next(), ++by_object)
+      if (Stop()) return Status::Interrupted();
+    if (rows != by_object) Problem("the two orders of triples differ in length");
+    if (rows != snap_.counters.triples) Problem("the counter of triples is wrong");
     return txn_->status();
   }
 
@@ -206,39 +221,6 @@ class Checker {
   CheckReport& report_;
   uint64_t steps_ = 0;
 };
-
-// Writes the live vectors of a kind, in order of id, to a new file, and points the copied environment at it.
-Status RewriteVectors(StoreImpl* impl, const Generation& from, Kind kind, uint32_t number, Txn* txn,
-                      Counters* counters, const InterruptCheck& interrupted) {
-  const size_t k = Index(kind);
-  const std::string name = VectorFileName(kind, number), path = impl->path() + "/vectors/" + name;
-  const uint32_t dim = from.stamp[k].dim;
-  PMS_ASSIGN_OR_RETURN(const PinnedRows old, from.index[k]->file().Rows(counters->rows[k]));
-  PMS_RETURN_IF_ERROR(VectorFile::Create(path, from.store_id, kind, dim));
-  PMS_ASSIGN_OR_RETURN(std::unique_ptr<VectorFile> file, VectorFile::Open(path, from.store_id, kind, dim, false));
-  std::string buffer;
-  uint64_t rows = 0, written = 0;
-  for (NameId id = 0; id < counters->next_name[k]; ++id) {
-    NameRecord record;
-    if (id % 4096 == 0 && interrupted && interrupted()) return Status::Interrupted();
-    if (!from.names[k].Get(txn, id, &record) || !record.row_plus_1) continue;
-    const uint64_t row = record.row_plus_1 - 1;
-    if (row >= old.view.rows || old.owner(row) != id || !VectorFile::RowIsWhole(old, row))
-      return Status::Corruption("the vector of " + Quote(record.name) + " is damaged: not compacted");
-    buffer.append(old.Raw(row), old.view.stride);
-    from.names[k].SetRow(txn, id, rows++);
-    if (buffer.size() > (8u << 20)) {
-      PMS_RETURN_IF_ERROR(file->Write(written, buffer));
-      written = rows;
-      buffer.clear();
-    }
-  }
-  PMS_RETURN_IF_ERROR(file->Write(written, buffer));
-  PMS_RETURN_IF_ERROR(file->Sync());
-  counters->rows[k] = rows;
-  txn->Put(Table::kMeta, std::string("vectors.") + KindName(kind), name);
-  return txn->status();
-}
 
 }  // namespace
 
@@ -269,88 +251,6 @@ Result<CheckReport> CheckStore(StoreImpl* impl, const InterruptCheck& interrupte
   }
   PMS_RETURN_IF_ERROR(status);
   return report;
-}
-
-namespace {
-
-// The live generation, rewritten as generation `number`, synced. Writers wait; readers go on.
-Status BuildGeneration(StoreImpl* impl, const Generation& gen, const Counters& counters,
-                       const uint64_t (&live_rows)[kKinds], uint32_t number, const InterruptCheck& interrupted) {
-  const std::string dir = impl->path() + "/" + GenerationName(number);
-  PMS_RETURN_IF_ERROR(MakeDir(dir));
-  PMS_RETURN_IF_ERROR(gen.env->CopyTo(dir));
-  if (live_rows[0] < counters.rows[0] || live_rows[1] < counters.rows[1]) {
-    EnvOptions options;
-    options.map_size = gen.env->Info().map_size;
-    PMS_ASSIGN_OR_RETURN(std::unique_ptr<Env> env, Env::Open(dir, options));
-    for (;;) {
-      PMS_ASSIGN_OR_RETURN(std::unique_ptr<Txn> txn, Txn::Begin(env.get(), true));
-      Counters moved = counters;
-      Status status;
-      for (Kind kind : {Kind::kEntity, Kind::kRelation})
-        if (status.ok() && live_rows[Index(kind)] < counters.rows[Index(kind)])
-          status = RewriteVectors(impl, gen, kind, number, txn.get(), &moved, interrupted);
-      txn->Put(Table::kMeta, "counters", EncodeCounters(moved));
-      if (status.ok()) status = txn->Commit();
-      if (status.ok()) break;
-      if (!txn->map_full()) return status;
-      txn.reset();
-      PMS_RETURN_IF_ERROR(env->Grow());
-    }
-    PMS_RETURN_IF_ERROR(SyncDir(impl->path() + "/vectors"));
-  }
-  PMS_RETURN_IF_ERROR(SyncDir(dir));
-  PMS_RETURN_IF_ERROR(SyncDir(impl->path()));
-  return interrupted && interrupted() ? Status::Interrupted() : Status::Ok();
-}
-
-// Of an attempt that failed, or was cut short by a crash.
-void RemoveGeneration(StoreImpl* impl, uint32_t number) {
-  RemoveTree(impl->path() + "/" + GenerationName(number));
-  for (Kind kind : {Kind::kEntity, Kind::kRelation}) RemoveTree(impl->path() + "/vectors/" + VectorFileName(kind, number));
-}
-
-}  // namespace
-
-Result<std::pair<uint64_t, uint64_t>> CompactStore(StoreImpl* impl, double timeout_s,
-                                                  const InterruptCheck& interrupted) {
-  const uint64_t before = DiskBytes(impl->path());
-  {
-    PMS_ASSIGN_OR_RETURN(WriterLock lock, impl->Lock(timeout_s, interrupted));
-    std::shared_ptr<Generation> gen;
-    Counters counters;
-    uint64_t live_rows[kKinds];
-    {
-      PMS_ASSIGN_OR_RETURN(Snapshot snapshot, impl->Read());
-      gen = snapshot.gen;
-      counters = snapshot.counters;
-      for (Kind kind : {Kind::kEntity, Kind::kRelation})
-        live_rows[Index(kind)] = snapshot.txn->Entries(KindTable(Table::kEntHash, kind)) -
-                                 snapshot.txn->Entries(KindTable(Table::kEntPending, kind));
-      PMS_RETURN_IF_ERROR(snapshot->status());
-    }
-    const uint32_t number = gen->number + 1;
-    const std::string name = GenerationName(number);
-    RemoveGeneration(impl, number);
-    Status status = BuildGeneration(impl, *gen, counters, live_rows, number, interrupted);
-    if (status.ok()) {
-      // The switch is this commit: from here on every transaction goes to the new generation. CURRENT follows.
-      auto txn = Txn::Begin(gen->env.get(), true);
-      status = txn.status();
-      if (status.ok()) {
-        (*txn)->Put(Table::kMeta, "superseded_by", name);
-        status = (*txn)->Commit();
-      }
-    }
-    if (!status.ok()) {
-      RemoveGeneration(impl, number);
-      return status;
-    }
-    PMS_RETURN_IF_ERROR(impl->PointCurrentAt(number));
-    PMS_RETURN_IF_ERROR(impl->SwitchTo(name));
-  }
-  impl->RemoveStaleGenerations();
-  return std::make_pair(before, DiskBytes(impl->path()));
 }
 
 Status BackupStore(StoreImpl* impl, const std::string& path) {
@@ -386,7 +286,7 @@ Status BackupStore(StoreImpl* impl, const std::string& path) {
       PMS_ASSIGN_OR_RETURN(std::unique_ptr<Env> env, Env::Open(dir, options));
       PMS_ASSIGN_OR_RETURN(std::unique_ptr<Txn> txn, Txn::Begin(env.get(), true));
       PMS_RETURN_IF_ERROR(ReadMeta(txn.get(), &counters, &superseded_by));
-      if (!superseded_by.empty()) txn->Delete(Table::kMeta, "superseded_by");
+      for (const char* key : {"superseded_by", "merging"}) (void)txn->Delete(Table::kMeta, key);
       PMS_RETURN_IF_ERROR(txn->Commit());
     }
     for (size_t k = 0; k < kKinds; ++k)

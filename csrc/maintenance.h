@@ -1,4 +1,4 @@
-// Work on a whole store: statistics, integrity check, compaction into the next generation, backup.
+// Looking at a whole store, and copying it: statistics, integrity check, backup.
 #pragma once
 
 #include <string>
@@ -10,8 +10,6 @@ namespace pymemstore {
 
 Result<Stats> CollectStats(StoreImpl* impl);
 Result<CheckReport> CheckStore(StoreImpl* impl, const InterruptCheck& interrupted);
-Result<std::pair<uint64_t, uint64_t>> CompactStore(StoreImpl* impl, double timeout_s,
-                                                  const InterruptCheck& interrupted);
 Status BackupStore(StoreImpl* impl, const std::string& path);
 
 }  // namespace pymemstore

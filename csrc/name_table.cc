@@ -8,7 +8,41 @@ namespace {
 // Which rules the keys of stored names serve: all, so that a query may choose.
 uint32_t IndexedRules(Kind kind) { return kind == Kind::kEntity ? kRulesWide : kRulesRelation; }
 
+Status Damaged(Kind kind, NameId id) {
+  return Status::Corruption(std::string("the record of ") + KindName(kind) + " " + std::to_string(id) + " is damaged");
+}
+
+Fixed<12> RowRun(uint64_t row, uint32_t count) {
+  Fixed<12> v;
+  PutBe64(v.data, row);
+  PutBe32(v.data + 8, count);
+  return v;
+}
+
 }  // namespace
+
+void FindSealedPairs(Txn* txn, Table table, uint64_t hash, std::vector<NameId>* ids) {
+  if (txn->Empty(table)) return;
+  const uint64_t wanted = PairHash(hash);
+  Cursor c(txn, table);
+  const Fixed<9> key = PairKey(wanted, 0);
+  for (bool more = SeekBlock(&c, key) || c.Seek(key); more; more = c.Next()) {
+    PairBlockReader block(c.key(), c.value());
+    bool inside = true;
+    for (; inside && block.pair().first <= wanted; inside = block.Next())
+      if (block.pair().first == wanted) ids->push_back(block.pair().second);
+    if (!block.ok()) txn->Fail(Status::Corruption(std::string("a row of ") + Info(table).name + " is damaged"));
+    if (inside) return;
+  }
+}
+
+uint64_t SealedRow(Txn* txn, NameId id) {
+  if (txn->Empty(Table::kBaseRow)) return 0;
+  Cursor c(txn, Table::kBaseRow);
+  if (!SeekBlock(&c, Key32(id)) || c.key().size() != 4 || c.value().size() != 12) return 0;
+  const uint32_t at = id - GetBe32(c.key().data());
+  return at < GetBe32(c.value().data() + 8) ? GetBe64(c.value().data()) + at + 1 : 0;
+}
 
 Status NameTable::CheckName(Kind kind, Bytes name) {
   if (name.empty()) return Status::InvalidArgument(std::string("the name of ") + (kind == Kind::kEntity ? "an entity" : "a relation") + " is empty");
@@ -19,24 +53,47 @@ Status NameTable::CheckName(Kind kind, Bytes name) {
 }
 
 bool NameTable::Find(Txn* txn, Bytes name, NameId* id) const {
+  const uint64_t hash = Hash(name);
+  NameRecord record;
   Cursor c(txn, table(Table::kEntHash));
-  for (bool more = c.SeekKey(Key64(Hash(name))); more; more = c.NextOfKey()) {
-    NameRecord record;
+  for (bool more = c.SeekKey(Key64(hash)); more; more = c.NextOfKey()) {
     const NameId candidate = GetBe32(c.value().data());
     if (Get(txn, candidate, &record) && record.name == name) {
       *id = candidate;
       return true;
     }
   }
+  if (!sealed(txn)) return false;
+  std::vector<NameId> found;
+  FindSealedPairs(txn, Table::kBaseHash, hash, &found);
+  for (NameId candidate : found)
+    if (Get(txn, candidate, &record) && record.name == name) {
+      *id = candidate;
+      return true;
+    }
   return false;
 }
 
 bool NameTable::GetForgotten(Txn* txn, NameId id, NameRecord* record) const {
   Bytes value;
-  if (!txn->Get(table(Table::kEntName), Key32(id), &value)) return false;
+  if (!txn->Get(table(Table::kEntName), Key32(id), &value)) return sealed(txn) && GetSealed(txn, id, record);
   if (DecodeName(value, record)) return true;
-  txn->Fail(Status::Corruption(std::string("the record of ") + KindName(kind_) + " " + std::to_string(id) + " is damaged"));
+  txn->Fail(Damaged(kind_, id));
   return false;
+}
+
+bool NameTable::GetSealed(Txn* txn, NameId id, NameRecord* record) const {
+  Cursor c(txn, Table::kBaseName);
+  PackedName name;
+  if (!SeekBlock(&c, Key32(id))) return false;
+  if (!NameBlockReader::Find(c.key(), c.value(), id, &name)) {
+    if (!NameBlockReader(c.key(), c.value()).ok()) txn->Fail(Damaged(kind_, id));
+    return false;
+  }
+  record->name = name.name;
+  record->flags = name.forgotten ? NameRecord::kForgotten : 0;
+  record->row_plus_1 = name.forgotten ? 0 : SealedRow(txn, id);
+  return true;
 }
 
 bool NameTable::Get(Txn* txn, NameId id, NameRecord* record) const {
@@ -49,12 +106,59 @@ void NameTable::Create(Txn* txn, NameId id, Bytes name, uint64_t row_plus_1) con
   if (!row_plus_1) txn->Put(table(Table::kEntPending), Key32(id), {});
 }
 
-void NameTable::SetRow(Txn* txn, NameId id, uint64_t row) const {
+bool NameTable::SetRow(Txn* txn, NameId id, uint64_t row) const {
   NameRecord record;
-  if (!Get(txn, id, &record)) return;
-  if (!record.row_plus_1) txn->Delete(table(Table::kEntPending), Key32(id));
+  if (!Get(txn, id, &record)) return false;
+  const bool first = record.row_plus_1 == 0;
+  Bytes unused;
+  if (first && sealed(txn) && !txn->Get(table(Table::kEntName), Key32(id), &unused)) {
+    // Sealed names get their first vectors in order of id: a run for all of them.
+    NameId run = id;
+    uint64_t run_row = row;
+    uint32_t count = 1;
+    Cursor c(txn, Table::kBaseRow);
+    if (SeekBlock(&c, Key32(id)) && c.value().size() == 12) {
+      const NameId before = GetBe32(c.key().data());
+      const uint32_t length = GetBe32(c.value().data() + 8);
+      if (before + length == id && GetBe64(c.value().data()) + length == row) {
+        run = before;
+        run_row = row - length;
+        count = length + 1;
+      }
+    }
+    txn->Put(Table::kBaseRow, Key32(run), RowRun(run_row, count));
+    return true;
+  }
+  if (first) txn->Delete(table(Table::kEntPending), Key32(id));
   record.row_plus_1 = row + 1;
   txn->Put(table(Table::kEntName), Key32(id), EncodeName(record));
+  return first;
+}
+
+bool NameTable::NextUnembedded(Txn* txn, uint64_t sealed_end, NameId* id) const {
+  if (kind_ == Kind::kEntity && *id < sealed_end) {
+    Cursor c(txn, Table::kBaseRow);
+    while (*id < sealed_end && txn->ok()) {
+      uint64_t gap_end = sealed_end;
+      const bool at_run = SeekBlock(&c, Key32(*id));
+      if (at_run && c.value().size() == 12) {
+        const uint64_t end = static_cast<uint64_t>(GetBe32(c.key().data())) + GetBe32(c.value().data() + 8);
+        if (end > *id) {
+          *id = static_cast<NameId>(end);
+          continue;
+        }
+      }
+      if (c.Seek(Key32(*id))) gap_end = std::min<uint64_t>(gap_end, GetBe32(c.key().data()));
+      for (; *id < gap_end && txn->ok(); ++*id) {
+        NameRecord record;
+        if (Get(txn, *id, &record) && !record.row_plus_1) return true;
+      }
+    }
+  }
+  Cursor c(txn, table(Table::kEntPending));
+  if (!c.Seek(Key32(*id))) return false;
+  *id = GetBe32(c.key().data());
+  return true;
 }
 
 void NameTable::RemoveKeys(Txn* txn, NameId id, Bytes name) const {
@@ -71,6 +175,7 @@ void NameTable::Rename(Txn* txn, NameId id, Bytes name) const {
   const uint64_t row_plus_1 = record.row_plus_1;
   RemoveKeys(txn, id, old);
   txn->Put(table(Table::kEntName), Key32(id), EncodeName({row_plus_1, 0, name}));
+  if (!row_plus_1) txn->PutNew(table(Table::kEntPending), Key32(id), {});  // a sealed name was not listed there
   txn->Put(table(Table::kEntHash), Key64(Hash(name)), Key32(id));
   RuleKeys keys;
   CollectNameKeys(id, name, &keys);
@@ -214,7 +319,76 @@ std::vector<NameId> NameTable::ByRuleKey(Txn* txn, uint64_t key) const {
   std::vector<NameId> ids;
   Cursor c(txn, table(Table::kEntRule));
   for (bool more = c.SeekKey(Key64(key)); more; more = c.NextOfKey()) ids.push_back(GetBe32(c.value().data()));
+  if (kind_ == Kind::kEntity) FindSealedPairs(txn, Table::kBaseRule, key, &ids);
   return ids;
+}
+
+NameCursor::NameCursor(Txn* txn, Kind kind)
+    : txn_(txn),
+      sealed_(kind == Kind::kEntity && !txn->Empty(Table::kBaseName)),
+      delta_(txn, KindTable(Table::kEntName, kind)),
+      base_(txn, Table::kBaseName),
+      rows_(txn, Table::kBaseRow) {}
+
+bool NameCursor::Seek(NameId id) {
+  in_delta_ = delta_.Seek(Key32(id));
+  block_ = NameBlockReader();
+  if (sealed_ && (SeekBlock(&base_, Key32(id)) || base_.Seek(Key32(id)))) {
+    block_ = NameBlockReader(base_.key(), base_.value());
+    if (!block_.ok()) txn_->Fail(Damaged(Kind::kEntity, id));
+  }
+  run_first_ = run_count_ = 0;
+  if (sealed_ && SeekBlock(&rows_, Key32(id)) && rows_.value().size() == 12) {
+    run_first_ = GetBe32(rows_.key().data());
+    run_row_ = GetBe64(rows_.value().data());
+    run_count_ = GetBe32(rows_.value().data() + 8);
+  }
+  return Settle(id);
+}
+
+bool NameCursor::Next() {
+  if (in_delta_ && GetBe32(delta_.key().data()) == id_) in_delta_ = delta_.Next();
+  return id_ != kNoName && Settle(id_ + 1);
+}
+
+bool NameCursor::Settle(NameId at_least) {
+  // The next sealed name, then the delta's if it comes first or overrides it.
+  while (block_.ok() && block_.end() <= at_least && block_.end() > block_.first()) {
+    if (!base_.Next()) {
+      block_ = NameBlockReader();
+      break;
+    }
+    block_ = NameBlockReader(base_.key(), base_.value());
+    if (!block_.ok()) txn_->Fail(Damaged(Kind::kEntity, at_least));
+  }
+  if (!txn_->ok()) return false;
+  const bool in_base = block_.end() > block_.first();
+  const NameId base_id = in_base ? std::max(at_least, block_.first()) : kNoName;
+  if (in_delta_ && GetBe32(delta_.key().data()) <= base_id) {
+    id_ = GetBe32(delta_.key().data());
+    if (DecodeName(delta_.value(), &record_)) return true;
+    txn_->Fail(Damaged(Kind::kEntity, id_));
+    return false;
+  }
+  if (!in_base) return false;
+  id_ = base_id;
+  while (id_ - run_first_ >= run_count_ && id_ >= run_first_) {
+    // The next run, which may begin behind this name.
+    const bool more = run_count_ || run_first_ ? rows_.Next() : rows_.Seek(Key32(0));
+    if (!more || rows_.value().size() != 12) {
+      run_first_ = kNoName;
+      break;
+    }
+    run_first_ = GetBe32(rows_.key().data());
+    run_row_ = GetBe64(rows_.value().data());
+    run_count_ = GetBe32(rows_.value().data() + 8);
+  }
+  const PackedName& name = block_.name(id_);
+  record_.name = name.name;
+  record_.flags = name.forgotten ? NameRecord::kForgotten : 0;
+  const bool in_run = id_ >= run_first_ && id_ - run_first_ < run_count_;
+  record_.row_plus_1 = in_run && !name.forgotten ? run_row_ + (id_ - run_first_) + 1 : 0;
+  return true;
 }
 
 bool FindSource(Txn* txn, const StoreId& store, Bytes source, uint32_t* id) {

@@ -1,4 +1,6 @@
-// Unique names of one kind and their ids; aliases, rule keys and external ids beside them.
+// Unique names of one kind and their ids; aliases, rule keys and external ids beside them. Names of entities that a
+// generation was built with are in sealed blocks; a row of ent_name overrides its block. A sealed pair (hash or rule
+// key, id) may be out of date: who finds a name compares its text.
 #pragma once
 
 #include <string>
@@ -6,6 +8,7 @@
 #include <vector>
 
 #include "lmdb_env.h"
+#include "packed.h"
 
 namespace pymemstore {
 
@@ -25,10 +28,13 @@ class NameTable {
 
   // `name` is not there yet; `id` is the next one. Its rule keys are the caller's (AddRuleKeys), in bulk.
   void Create(Txn* txn, NameId id, Bytes name, uint64_t row_plus_1) const;
-  void SetRow(Txn* txn, NameId id, uint64_t row) const;
+  // True: it had no vector yet.
+  bool SetRow(Txn* txn, NameId id, uint64_t row) const;
   void Rename(Txn* txn, NameId id, Bytes name) const;
   // Marks it; aliases, external ids and keys go. The text stays for the edit log.
   void Forget(Txn* txn, NameId id) const;
+  // The first id >= `id` whose name waits for a vector; false: none. `sealed` is the counter.
+  bool NextUnembedded(Txn* txn, uint64_t sealed, NameId* id) const;
 
   bool AddAlias(Txn* txn, NameId id, Bytes alias) const;     // false: there already
   bool RemoveAlias(Txn* txn, NameId id, Bytes alias) const;  // false: not there
@@ -49,12 +55,39 @@ class NameTable {
   Table table(Table entity_table) const { return KindTable(entity_table, kind_); }
 
  private:
-  // Ids (dups of `hash_table`) whose real bytes are `text`, told by `matches`.
+  bool sealed(Txn* txn) const { return kind_ == Kind::kEntity && !txn->Empty(Table::kBaseName); }
+  bool GetSealed(Txn* txn, NameId id, NameRecord* record) const;
   uint64_t Hash(Bytes text) const { return NameHash(store_, text); }
   void RemoveKeys(Txn* txn, NameId id, Bytes name) const;
 
   Kind kind_;
   StoreId store_;
+};
+
+// The sealed ids of a pair's hash.
+void FindSealedPairs(Txn* txn, Table table, uint64_t hash, std::vector<NameId>* ids);
+// The vector's row + 1 of a sealed name that no delta record overrides; 0: none.
+uint64_t SealedRow(Txn* txn, NameId id);
+
+// Walks the names of a kind, forgotten ones too, in order of id.
+class NameCursor {
+ public:
+  NameCursor(Txn* txn, Kind kind);
+  bool Seek(NameId id);
+  bool Next();
+  NameId id() const { return id_; }
+  const NameRecord& record() const { return record_; }  // its text lives until the next move
+
+ private:
+  bool Settle(NameId at_least);
+  Txn* txn_;
+  const bool sealed_;
+  Cursor delta_, base_, rows_;
+  NameBlockReader block_;
+  bool in_delta_ = false;
+  NameId id_ = 0, run_first_ = 0, run_count_ = 0;
+  uint64_t run_row_ = 0;
+  NameRecord record_;
 };
 
 // Interned source texts of provenance records.

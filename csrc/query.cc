@@ -12,6 +12,9 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
+// Rules that need no rule keys.
+constexpr uint32_t kRulesText = RuleBit(Match::kExact) | RuleBit(Match::kAlias);
+
 double Clamp(double score) { return std::max(-1.0, std::min(1.0, score)); }
 bool Passes(double score, double tau) { return score >= tau - kScoreSlack; }
 
@@ -355,7 +358,7 @@ Status CheckQuery(const Query& q, uint32_t entity_dim, uint32_t relation_dim) {
 
 // Some queries at once: their scans share the passes over the vectors.
 Status RunSome(Snapshot* snapshot, CandidateFinder* entity_finder, CandidateFinder* relation_finder,
-               const Query* queries, size_t count, uint64_t unembedded, const InterruptCheck& interrupted,
+               const Query* queries, size_t count, uint64_t unembedded, bool ruled, const InterruptCheck& interrupted,
                QueryResult* results, NameMap* names) {
   Txn* txn = snapshot->txn.get();
   // Relations first: they are few, and their best score tightens the entities' threshold, since a hit needs
@@ -382,7 +385,7 @@ Status RunSome(Snapshot* snapshot, CandidateFinder* entity_finder, CandidateFind
     result.entity_candidates = found[i].size();
     PMS_RETURN_IF_ERROR(Join(txn, queries[i], found[i], relations[i], interrupted, &result));
     result.unembedded = unembedded;
-    result.complete = unembedded == 0 && !queries[i].entity_vector.empty() && !queries[i].relation_vector.empty();
+    result.complete = unembedded == 0 && (!(queries[i].rules & ~kRulesText) || ruled) && !queries[i].entity_vector.empty() && !queries[i].relation_vector.empty();
     for (const Hit& hit : result.hits) {
       Remember(txn, snapshot->gen->names[0], hit.ids.s, names);
       Remember(txn, snapshot->gen->names[1], hit.ids.r, names);
@@ -401,14 +404,14 @@ Result<std::vector<QueryResult>> RunQueries(Snapshot* snapshot, const std::vecto
   PMS_RETURN_IF_ERROR(relation_finder.Open());
   PMS_RETURN_IF_ERROR(entity_finder.Open());
   for (const Query& q : queries) PMS_RETURN_IF_ERROR(CheckQuery(q, entity_finder.dim(), relation_finder.dim()));
-  const uint64_t unembedded =
-      snapshot->txn->Entries(Table::kEntPending) + snapshot->txn->Entries(Table::kRelPending);
+  const uint64_t unembedded = snapshot->counters.unembedded();
+  const bool ruled = snapshot->counters.ruled >= snapshot->counters.sealed;
   // Enough at once to share the passes, few enough that their candidates fit when everything passes.
   constexpr size_t kAtOnce = 128;
   std::vector<QueryResult> results(queries.size());
   for (size_t i = 0; i < queries.size(); i += kAtOnce) {
     PMS_RETURN_IF_ERROR(RunSome(snapshot, &entity_finder, &relation_finder, &queries[i],
-                                std::min(kAtOnce, queries.size() - i), unembedded, interrupted, &results[i], names));
+                                std::min(kAtOnce, queries.size() - i), unembedded, ruled, interrupted, &results[i], names));
     if (interrupted && interrupted()) return Status::Interrupted();
   }
   return results;

@@ -11,7 +11,9 @@
 #include <unordered_set>
 
 #include "distance.h"
+#include "embed.h"
 #include "maintenance.h"
+#include "merge.h"
 #include "query.h"
 #include "store_impl.h"
 #include "triple_table.h"
@@ -275,12 +277,9 @@ Result<std::vector<std::pair<NameId, std::string>>> Store::Names(Kind kind, Name
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
   PMS_ASSIGN_OR_RETURN(Snapshot snapshot, impl->Read());
   std::vector<std::pair<NameId, std::string>> result;
-  Cursor c(snapshot.txn.get(), KindTable(Table::kEntName, kind));
-  for (bool more = c.Seek(Key32(first)); more && result.size() < count; more = c.Next()) {
-    NameRecord record;
-    if (!DecodeName(c.value(), &record)) return Status::Corruption("a name record is damaged");
-    if (record.live()) result.emplace_back(GetBe32(c.key().data()), record.name);
-  }
+  NameCursor c(snapshot.txn.get(), kind);
+  for (bool more = c.Seek(first); more && result.size() < count; more = c.Next())
+    if (c.record().live()) result.emplace_back(c.id(), c.record().name);
   PMS_RETURN_IF_ERROR(snapshot->status());
   return result;
 }
@@ -289,11 +288,11 @@ Result<std::vector<std::pair<NameId, std::string>>> Store::Unembedded(Kind kind,
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
   PMS_ASSIGN_OR_RETURN(Snapshot snapshot, impl->Read());
   std::vector<std::pair<NameId, std::string>> result;
-  Cursor c(snapshot.txn.get(), KindTable(Table::kEntPending, kind));
-  for (bool more = c.Seek(Key32(first)); more && result.size() < count; more = c.Next()) {
+  const NameTable& table = snapshot.gen->names[Index(kind)];
+  for (NameId id = first; result.size() < count && table.NextUnembedded(snapshot.txn.get(), snapshot.counters.sealed, &id);
+       ++id) {
     NameRecord record;
-    const NameId id = GetBe32(c.key().data());
-    if (snapshot.gen->names[Index(kind)].Get(snapshot.txn.get(), id, &record)) result.emplace_back(id, record.name);
+    if (table.Get(snapshot.txn.get(), id, &record)) result.emplace_back(id, record.name);
   }
   PMS_RETURN_IF_ERROR(snapshot->status());
   return result;
@@ -449,6 +448,14 @@ Result<std::vector<SourceRecord>> Store::Sources(TripleId id) {
     for (bool more = c.SeekKey(Key64(id)); more; more = c.NextOfKey())
       found.emplace_back(GetBe64(c.value().data() + 4), GetBe32(c.value().data()));
   }
+  if (!txn->Empty(Table::kLoad)) {
+    Cursor c(txn, Table::kLoad);
+    LoadRecord load;
+    if (SeekBlock(&c, Key64(id))) {
+      if (!DecodeLoad(c.value(), &load)) return Status::Corruption("the record of a bulk load is damaged");
+      if (load.source && id - GetBe64(c.key().data()) < load.count) found.emplace_back(load.time_us, load.source - 1);
+    }
+  }
   std::sort(found.begin(), found.end());
   std::vector<SourceRecord> result;
   for (const auto& [time_us, source] : found) {
@@ -471,10 +478,28 @@ Result<CheckReport> Store::Check(const InterruptCheck& interrupted) {
   return CheckStore(impl.get(), interrupted);
 }
 
-Result<std::pair<uint64_t, uint64_t>> Store::Compact(const InterruptCheck& interrupted) {
+Result<std::pair<uint64_t, uint64_t>> Store::Compact(const BuildProgress& progress, const InterruptCheck& interrupted) {
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
   if (read_only_) return Status::ReadOnly(path_ + " is open read-only");
-  return CompactStore(impl.get(), timeout_s_, interrupted);
+  return CompactStore(impl.get(), timeout_s_, progress, interrupted);
+}
+
+Result<uint64_t> Store::EmbedSurface(uint64_t most, const InterruptCheck& interrupted) {
+  PMS_ASSIGN_OR_RETURN(auto impl, Get());
+  if (read_only_) return Status::ReadOnly(path_ + " is open read-only");
+  return EmbedSurfaceNames(impl.get(), most, threads_, timeout_s_, sync_, interrupted);
+}
+
+Status Store::BuildRules(const BuildProgress& progress, const InterruptCheck& interrupted) {
+  PMS_ASSIGN_OR_RETURN(auto impl, Get());
+  if (read_only_) return Status::ReadOnly(path_ + " is open read-only");
+  {
+    PMS_ASSIGN_OR_RETURN(Snapshot snapshot, impl->Read());
+    if (snapshot.counters.ruled >= snapshot.counters.sealed) return Status::Ok();
+  }
+  MergeOptions options;
+  options.rules = true;
+  return MergeStore(impl.get(), options, timeout_s_, progress, interrupted);
 }
 
 Status Store::Backup(const std::string& path) {

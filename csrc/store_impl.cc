@@ -34,10 +34,12 @@ bool IsOurs(const std::string& name) {
 
 // A lock of the process, not of the descriptor: a forked child does not inherit it, and it goes with its holder
 // however that ends. A process opens LOCK once per store, so no other close() can drop it.
-struct flock WholeFile(int type) {
+struct flock ByteOf(LockKind kind, int type) {
   struct flock lock {};
   lock.l_type = static_cast<short>(type);
   lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(kind);
+  lock.l_len = 1;
   return lock;
 }
 
@@ -99,6 +101,13 @@ Status ReadMeta(Txn* txn, Counters* counters, std::string* superseded_by) {
     PMS_RETURN_IF_ERROR(txn->status());
     return Status::Corruption("the store's counters are missing or damaged");
   }
+  if (value.size() == kCounterBytesOfVersion1) {
+    for (Kind kind : {Kind::kEntity, Kind::kRelation}) {
+      counters->live[Index(kind)] = txn->Entries(KindTable(Table::kEntHash, kind));
+      counters->embedded[Index(kind)] = counters->live[Index(kind)] - txn->Entries(KindTable(Table::kEntPending, kind));
+    }
+    counters->triples = txn->Entries(Table::kSpo);
+  }
   return txn->status();
 }
 
@@ -112,7 +121,7 @@ Generation::~Generation() {
 
 WriterLock::~WriterLock() {
   if (fd_ < 0) return;
-  struct flock unlock = WholeFile(F_UNLCK);
+  struct flock unlock = ByteOf(kind_, F_UNLCK);
   (void)::fcntl(fd_, F_SETLK, &unlock);
 }
 
@@ -187,9 +196,25 @@ Result<std::unique_ptr<StoreImpl>> StoreImpl::Open(const std::string& path, cons
       PMS_ASSIGN_OR_RETURN(Snapshot latest, impl->Read());
       PMS_RETURN_IF_ERROR(impl->PointCurrentAt(latest.gen->number));
     }
+    PMS_RETURN_IF_ERROR(impl->Upgrade(interrupted));
     impl->RemoveStaleGenerations();
   }
   return impl;
+}
+
+// An environment of version 1 gets the tables that it lacks; the rest is as it was.
+Status StoreImpl::Upgrade(const InterruptCheck& interrupted) {
+  if (Current()->version == kFormatVersion) return Status::Ok();
+  PMS_ASSIGN_OR_RETURN(WriterLock lock, Lock(options_.timeout_s, interrupted));
+  PMS_ASSIGN_OR_RETURN(Snapshot snapshot, Write(Sync::kFull));
+  PMS_RETURN_IF_ERROR(snapshot->CreateMissingTables());
+  std::string version;
+  AppendLe32(&version, kFormatVersion);
+  snapshot->Put(Table::kMeta, "version", version);
+  snapshot->Put(Table::kMeta, "counters", EncodeCounters(snapshot.counters));
+  PMS_RETURN_IF_ERROR(snapshot->Commit());
+  snapshot.gen->version = kFormatVersion;
+  return Status::Ok();
 }
 
 bool StoreImpl::SameFiles(dev_t dev, ino_t dir, ino_t data) const {
@@ -293,8 +318,8 @@ Result<std::shared_ptr<Generation>> StoreImpl::OpenGeneration(const std::string&
     return Status::VersionMismatch(path_ + " has format version " + std::to_string(GetLe32(value.data())) +
                                    ", newer than the " + std::to_string(kFormatVersion) +
                                    " that this library reads; upgrade pymemstore");
-  if (GetLe32(value.data()) != kFormatVersion)
-    return Status::Corruption(path_ + " has an unknown format version " + std::to_string(GetLe32(value.data())));
+  gen->version = GetLe32(value.data());
+  if (gen->version < 1) return Status::Corruption(path_ + " has an unknown format version 0");
   if (!txn->Get(Table::kMeta, "store_id", &value) || value.size() != gen->store_id.size())
     return Status::Corruption(gen->dir + ": its store id is missing");
   std::memcpy(gen->store_id.data(), value.data(), value.size());
@@ -331,6 +356,8 @@ Result<Snapshot> StoreImpl::Begin(bool write, Sync sync) {
     PMS_ASSIGN_OR_RETURN(snapshot.txn, Txn::Begin(snapshot.gen->env.get(), write, sync));
     std::string superseded_by;
     PMS_RETURN_IF_ERROR(ReadMeta(snapshot.txn.get(), &snapshot.counters, &superseded_by));
+    Bytes unused;
+    if (write && snapshot.txn->Get(Table::kMeta, "merging", &unused)) snapshot.txn->StartJournal();
     if (superseded_by.empty()) return snapshot;
     snapshot.txn.reset();
     PMS_RETURN_IF_ERROR(SwitchTo(superseded_by));
@@ -373,23 +400,24 @@ Status StoreImpl::SwitchTo(const std::string& generation) {
   return Status::Ok();
 }
 
-Result<WriterLock> StoreImpl::Lock(double timeout_s, const InterruptCheck& interrupted) {
+Result<WriterLock> StoreImpl::Lock(double timeout_s, const InterruptCheck& interrupted, LockKind kind) {
   using Clock = std::chrono::steady_clock;
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
                          std::min(timeout_s, 1e8)));
-  std::unique_lock<std::mutex> local(writer_, std::defer_lock);
+  std::unique_lock<std::mutex> local(locks_[static_cast<size_t>(kind)], std::defer_lock);
+  static const char* kDoing[] = {"written", "compacted or imported into", "imported into"};
   auto pause = std::chrono::microseconds(50);
   for (;;) {
     // Polled: neither lock can be waited for with a timeout that an interrupt ends.
     if (local.owns_lock() || local.try_lock()) {
-      struct flock wanted = WholeFile(F_WRLCK);
-      if (::fcntl(lock_fd_.get(), F_SETLK, &wanted) == 0) return WriterLock(std::move(local), lock_fd_.get());
+      struct flock wanted = ByteOf(kind, F_WRLCK);
+      if (::fcntl(lock_fd_.get(), F_SETLK, &wanted) == 0) return WriterLock(std::move(local), lock_fd_.get(), kind);
       if (errno != EACCES && errno != EAGAIN && errno != EINTR) return ErrnoStatus("cannot lock", path_ + kLock, errno);
     }
     if (interrupted && interrupted()) return Status::Interrupted();
     if (Clock::now() >= deadline) {
-      struct flock holder = WholeFile(F_WRLCK);
+      struct flock holder = ByteOf(kind, F_WRLCK);
       std::string who = "another process";
       if (!local.owns_lock()) {
         who = "another thread of this process (" + std::to_string(pid_) + ")";
@@ -398,7 +426,7 @@ Result<WriterLock> StoreImpl::Lock(double timeout_s, const InterruptCheck& inter
       }
       char seconds[32];
       std::snprintf(seconds, sizeof seconds, "%g", timeout_s);
-      return Status::Locked(path_ + " is being written by " + who + "; waited " + seconds + " s");
+      return Status::Locked(path_ + " is being " + kDoing[static_cast<size_t>(kind)] + " by " + who + "; waited " + seconds + " s");
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::microseconds(10000));

@@ -22,6 +22,7 @@ namespace pymemstore {
 struct Generation {
   ~Generation();
   uint32_t number = 0;
+  uint32_t version = 0;  // of the format
   std::string dir;
   std::string superseded_by;  // when it was opened; then it has no index
   Fd use_lock;  // shared while the generation is in use; who can have it exclusively may delete the folder
@@ -42,17 +43,29 @@ struct Snapshot {
   Txn* operator->() const { return txn.get(); }
 };
 
-// Gives the writer's lock back when it goes.
+// Who holds a lock keeps others from the same work; each kind is a byte of LOCK.
+enum class LockKind : uint8_t {
+  kWriter = 0,   // a write transaction
+  kBuilder = 1,  // a generation is being built; taken before the writer's
+  kImport = 2,   // a bulk import is under way; taken before the builder's
+};
+constexpr size_t kLockKinds = 3;
+
+// Gives the lock back when it goes.
 class WriterLock {
  public:
-  WriterLock(std::unique_lock<std::mutex> local, int fd) : local_(std::move(local)), fd_(fd) {}
-  WriterLock(WriterLock&& other) noexcept : local_(std::move(other.local_)), fd_(other.fd_) { other.fd_ = -1; }
+  WriterLock(std::unique_lock<std::mutex> local, int fd, LockKind kind)
+      : local_(std::move(local)), fd_(fd), kind_(kind) {}
+  WriterLock(WriterLock&& other) noexcept : local_(std::move(other.local_)), fd_(other.fd_), kind_(other.kind_) {
+    other.fd_ = -1;
+  }
   WriterLock& operator=(WriterLock&&) = delete;
   ~WriterLock();
 
  private:
   std::unique_lock<std::mutex> local_;
   int fd_;
+  LockKind kind_;
 };
 
 class StoreImpl {
@@ -70,7 +83,7 @@ class StoreImpl {
 
   Result<Snapshot> Read();
   // Waits for the lock, in this process and between processes.
-  Result<WriterLock> Lock(double timeout_s, const InterruptCheck& interrupted);
+  Result<WriterLock> Lock(double timeout_s, const InterruptCheck& interrupted, LockKind kind = LockKind::kWriter);
   // A write transaction on the live generation; the lock is held.
   Result<Snapshot> Write(Sync sync);
   // After a commit in the live generation that wrote superseded_by: follow it.
@@ -81,6 +94,7 @@ class StoreImpl {
  private:
   StoreImpl(std::string path, Options options);
   Status Create(const InterruptCheck& interrupted);
+  Status Upgrade(const InterruptCheck& interrupted);
   Result<std::shared_ptr<Generation>> OpenGeneration(const std::string& name, const Generation* before);
   Result<Snapshot> Begin(bool write, Sync sync);
   std::shared_ptr<Generation> Current() const {
@@ -94,7 +108,7 @@ class StoreImpl {
   std::atomic<dev_t> dev_{0};
   std::atomic<ino_t> dir_inode_{0}, data_inode_{0};
   Fd lock_fd_;
-  std::mutex writer_;
+  std::mutex locks_[kLockKinds];
   mutable std::mutex mutex_;
   std::shared_ptr<Generation> gen_;  // guarded by mutex_
 };

@@ -23,6 +23,7 @@ from typing import Any
 PINS = {
     "lmdb": ("3.0.0", "06dda0723545e14d56ac7dcd6f582d9922c2ed5e16f1c3f8d0e670a96ec2ee65"),
     "hnswlib": ("0.8.0", "cb6d037eedebb34a7134e7dc78966441dfd04c9cf5ee93911be911ced951c44c"),
+    "pysimdjson": ("7.0.2", "44cf276e48912a3b9c7ca362c14da8420a7ac15a9f1a16ec95becff86db3904a"),
 }
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -1,17 +1,51 @@
-// Unique triples in both orders. Today all live in the delta tables; the sealed base's packed blocks join here,
-// behind the same calls.
+// Unique triples in both orders: a sealed base of packed blocks, and beside it a small delta of plain rows that
+// overrides it. A delta row of delta_spo with id 0, and one of delta_ops without value, say that the base's triple is gone.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lmdb_env.h"
+#include "packed.h"
 
 namespace pymemstore {
 
 struct StoredTriple {
   TripleIds ids;
   TripleId id = kNoTriple;
+};
+
+// Walks the live triples in the order (s, r, o), or (o, r, id) when `by_object`.
+class TripleCursor {
+ public:
+  TripleCursor(Txn* txn, bool by_object);
+  // The first triple at or behind (a, b, c): s, r, o or o, r, id.
+  bool Seek(uint32_t a, uint32_t b, uint64_t c);
+  bool Next();
+  const PackedRow& row() const { return row_; }
+  StoredTriple triple() const {
+    if (by_object_) return {{static_cast<NameId>(row_.x), row_.b, row_.a}, row_.c};
+    return {{row_.a, row_.b, static_cast<NameId>(row_.c)}, row_.x};
+  }
+  // A walk over so many rows costs about as much as a seek.
+  int steps_a_seek() const { return base_ ? 64 : 8; }
+
+ private:
+  bool ReadDelta(bool found);
+  bool LoadBlock();  // the block under base_
+  bool NextBase();
+  bool Settle();
+
+  Txn* txn_;
+  const bool by_object_;
+  std::optional<Cursor> base_;
+  Cursor delta_;
+  RowBlockReader block_;
+  bool in_base_ = false, in_delta_ = false;
+  bool gone_ = false;         // the delta's row is about a triple of the base that was removed
+  bool from_delta_ = false;   // which of the two row_ came from
+  PackedRow delta_row_, row_;
 };
 
 class TripleTable {
@@ -45,33 +79,23 @@ class TripleTable {
 template <typename Fn>
 void TripleTable::Scan(Txn* txn, bool object_known, NameId known, const std::vector<Relation>& relations, Fn&& fn) {
   if (relations.empty()) return;
-  constexpr int kStepsBeforeSeek = 8;  // a seek costs about as much as so many steps
-  Cursor c(txn, object_known ? Table::kOps : Table::kSpo);
+  TripleCursor c(txn, object_known);
   auto wanted = relations.begin();
   int steps = 0;
-  for (bool more = c.Seek(Key32x2(known, wanted->id)); more;) {
-    const char* key = c.key().data();
-    if (GetBe32(key) != known) return;
-    const NameId r = GetBe32(key + 4);
+  for (bool more = c.Seek(known, wanted->id, 0); more;) {
+    if (c.row().a != known) return;
+    const NameId r = c.row().b;
     while (wanted != relations.end() && wanted->id < r) ++wanted;
     if (wanted == relations.end()) return;
     if (wanted->id == r) {
-      StoredTriple t;
-      if (object_known) {
-        t.ids = {GetBe32(c.value().data()), r, known};
-        t.id = GetBe64(key + 8);
-      } else {
-        t.ids = {known, r, GetBe32(key + 8)};
-        t.id = GetBe64(c.value().data());
-      }
       steps = 0;
-      if (!fn(t, *wanted)) return;
+      if (!fn(c.triple(), *wanted)) return;
       more = c.Next();
-    } else if (++steps < kStepsBeforeSeek) {
+    } else if (++steps < c.steps_a_seek()) {
       more = c.Next();
     } else {
       steps = 0;
-      more = c.Seek(Key32x2(known, wanted->id));
+      more = c.Seek(known, wanted->id, 0);
     }
   }
 }

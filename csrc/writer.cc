@@ -57,8 +57,8 @@ Status Writer::Finish(ApplyResult* result) {
     // Also with Sync::kRelaxed: a commit that reaches the disk before its vectors would be damage, not a lost commit.
     if (counters_.rows[k] != snap_.counters.rows[k]) PMS_RETURN_IF_ERROR(gen_.index[k]->file().Sync());
     result->new_names[k] = new_names_[k];
-    result->unembedded += txn_->Entries(KindTable(Table::kEntPending, kind));
   }
+  result->unembedded = counters_.unembedded();
   result->seq = counters_.seq;
   txn_->Put(Table::kMeta, "counters", EncodeCounters(counters_));
   return txn_->status();
@@ -125,7 +125,7 @@ Result<NameId> Writer::Resolve(Kind kind, std::string_view name, bool* is_new) {
     NameRecord record;
     if (vector && table.Get(txn_, id, &record) && !record.row_plus_1) {
       PMS_RETURN_IF_ERROR(AppendVector(kind, vector, id, &row));
-      table.SetRow(txn_, id, row);
+      counters_.embedded[k] += table.SetRow(txn_, id, row);
     }
   } else {
     PMS_RETURN_IF_ERROR(txn_->status());
@@ -136,6 +136,8 @@ Result<NameId> Writer::Resolve(Kind kind, std::string_view name, bool* is_new) {
     table.Create(txn_, id, name, vector ? row + 1 : 0);
     table.CollectNameKeys(id, name, &keys_[k]);
     ++new_names_[k];
+    ++counters_.live[k];
+    counters_.embedded[k] += vector != nullptr;
     if (is_new) *is_new = true;
   }
   PMS_RETURN_IF_ERROR(txn_->status());
@@ -161,6 +163,7 @@ TripleId Writer::Insert(const TripleIds& t, bool* inserted) {
   if (!*inserted) return id;
   id = counters_.next_triple++;
   TripleTable::Insert(txn_, t, id);
+  ++counters_.triples;
   return id;
 }
 
@@ -225,6 +228,7 @@ Status Writer::Replace(const Op& op, OpResult* result) {
     result->removed.push_back(Materialise(old.ids, old.id));
     record.removed.push_back(old.id);
     TripleTable::Remove(txn_, old.ids, old.id);
+    --counters_.triples;
   }
   result->ids.push_back(record.triple);
   result->flag = inserted;
@@ -256,6 +260,9 @@ Status Writer::Forget(const Op& op, OpResult* result) {
   record.name = id;
   record.text = std::string(Text(op.names[0]));
   Log(std::move(record));
+  NameRecord name;
+  counters_.embedded[0] -= table.Get(txn_, id, &name) && name.row_plus_1;
+  --counters_.live[0];
   table.Forget(txn_, id);
   ids_[0].erase(Text(op.names[0]));
   return txn_->status();
@@ -300,7 +307,7 @@ Status Writer::Rename(const Op& op) {
   if (const float* vector = batch_.Supplied(op.kind, name)) {
     uint64_t row = 0;
     PMS_RETURN_IF_ERROR(AppendVector(op.kind, vector, id, &row));
-    table.SetRow(txn_, id, row);
+    counters_.embedded[k] += table.SetRow(txn_, id, row);
   }
   ids_[k].erase(old);
   LogRecord record;
@@ -319,7 +326,7 @@ Status Writer::SetVectors(const Op& op) {
     PMS_ASSIGN_OR_RETURN(const NameId id, Existing(op.kind, Text(op.names[i])));
     uint64_t row = 0;
     PMS_RETURN_IF_ERROR(AppendVector(op.kind, op.vectors.data() + i * dim, id, &row));
-    gen_.names[Index(op.kind)].SetRow(txn_, id, row);
+    counters_.embedded[Index(op.kind)] += gen_.names[Index(op.kind)].SetRow(txn_, id, row);
     LogRecord record;
     record.type = ChangeType::kVector;
     record.kind = op.kind;
@@ -332,6 +339,7 @@ Status Writer::SetVectors(const Op& op) {
 
 void Writer::RemoveTriple(const TripleIds& t, TripleId id) {
   TripleTable::Remove(txn_, t, id);
+  --counters_.triples;
   LogRecord record;
   record.type = ChangeType::kRemove;
   record.triple = id;

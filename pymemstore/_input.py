@@ -333,7 +333,7 @@ def three_thresholds(value: object, what: str) -> Thresholds | None:
     return Thresholds(*(threshold(part, f"{field} of {what}") for field, part in fields))
 
 
-def callback(value: Callable[[int, int], object] | None, what: str) -> Callable[[int, int], object] | None:
+def callback(value: Callable[..., object] | None, what: str) -> Callable[[int, int], object] | None:
     if value is not None and not callable(value):
         raise InvalidArgument(f"{what} is {shown(value)}, expected a callable (done, total)")
     return value

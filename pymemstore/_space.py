@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .embedders import Embedder, External, check_embedding
+from . import _core
+from ._input import integer
+from .embedders import Embedder, External, Surface, check_embedding
 from .errors import InvalidArgument
 
 CACHED_TEXTS = 4096
 ENCODE_BATCH = 4096
+SURFACE_BATCH = 65536
 
 
 class Space:
@@ -71,3 +74,38 @@ class Space:
                 while len(cache) > CACHED_TEXTS:
                     cache.popitem(last=False)
         return found
+
+
+def embed_missing(
+    store: _core.Store,
+    spaces: Sequence[Space],
+    batch: int | None,
+    progress: Callable[[int, int], object] | None,
+) -> int:
+    """`Memory.embed_missing`, whose docstring says what it does."""
+    size = ENCODE_BATCH if batch is None else integer(batch, "batch", 1)
+    stats = store.stats()
+    total = int(stats["unembedded_entities"]) + int(stats["unembedded_relations"])
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, max(done, total))
+
+    if isinstance(spaces[0].embedder, Surface):
+        # In the core, without a Python object for each name
+        while count := _core.embed_surface(store, SURFACE_BATCH if batch is None else size):
+            add(count)
+    for relation in (False, True):
+        after = 0
+        while page := store.unembedded(relation, after, size):
+            after = page[-1][0] + 1
+            for names, vectors in spaces[relation].encode([name for _, name in page], batch=size):
+                entry = _core.Batch()
+                entry.add_names(names, relation)
+                entry.supply_vectors(names, vectors, relation)
+                store.apply(entry)
+                add(len(names))
+    return done

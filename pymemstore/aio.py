@@ -30,7 +30,6 @@ import numpy.typing as npt
 
 from . import _input
 from . import memory as _memory
-from ._space import ENCODE_BATCH
 from .embedders import Embedder, Thresholds
 from .errors import Closed
 from .memory import Memory, Numbers, Rules, Search
@@ -272,9 +271,13 @@ class AsyncMemory:
         """As `Memory.set_external_id`."""
         return await self._run(self._memory.set_external_id, external_id, name, relation=relation)
 
-    async def embed_missing(self, *, batch: int = ENCODE_BATCH, progress: Progress | None = None) -> int:
+    async def embed_missing(self, *, batch: int | None = None, progress: Progress | None = None) -> int:
         """As `Memory.embed_missing`. `progress` is called in a thread of the pool."""
         return await self._run(self._memory.embed_missing, batch=batch, progress=progress)
+
+    async def build_rules(self, *, progress: Callable[[str, int, int], object] | None = None) -> None:
+        """As `Memory.build_rules`. `progress` is called in a thread of the pool."""
+        await self._run(self._memory.build_rules, progress=progress)
 
     # ---- queries --------------------------------------------------------------------------------
 

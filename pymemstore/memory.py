@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, _input, _question
-from ._space import ENCODE_BATCH, Space
+from ._space import Space, embed_missing
 from .embedders import Embedder, RelationWords, Surface, Thresholds, resolve
 from .errors import Closed, EmbedderMismatch, InvalidArgument, ReadOnly
 from .results import (
@@ -313,32 +313,28 @@ class Memory:
         unknown name."""
         return self._write(lambda t: t.set_external_id(external_id, name, relation=relation)).value
 
-    def embed_missing(self, *, batch: int = ENCODE_BATCH, progress: Progress | None = None) -> int:
+    def embed_missing(self, *, batch: int | None = None, progress: Progress | None = None) -> int:
         """Embeds the names that wait for a vector, in batches of their own commits; how many.
 
-        A call that was stopped has embedded whole batches; the next call goes on from there.
-        progress: called as progress(done, total) after each batch.
+        A call that was stopped has embedded whole batches; the next call goes on from there. batch: names a
+        commit; None: 4,096, and 65,536 for entities of the default embedder, which runs in the core on all of
+        the store's threads. progress: called as progress(done, total) after each batch.
         """
-        _input.integer(batch, "batch", 1)
         _input.callback(progress, "progress")
         if self.read_only:
             raise ReadOnly(f"the store at {self.path} was opened read-only")
-        stats = self.stats()
-        total = stats.unembedded_entities + stats.unembedded_relations
-        done = 0
-        for relation in (False, True):
-            after = 0
-            while page := self._store.unembedded(relation, after, batch):
-                after = page[-1][0] + 1
-                for names, vectors in self._spaces[relation].encode([name for _, name in page], batch=batch):
-                    entry = _core.Batch()
-                    entry.add_names(names, relation)
-                    entry.supply_vectors(names, vectors, relation)
-                    self._store.apply(entry)
-                    done += len(names)
-                    if progress is not None:
-                        progress(done, max(done, total))
-        return done
+        return embed_missing(self._store, self._spaces, batch, progress)
+
+    def build_rules(self, *, progress: Callable[[str, int, int], object] | None = None) -> None:
+        """Makes the rule keys that names from a bulk import wait for; until then queries that use rules say
+        that they are not complete.
+
+        Nothing to do is fine. Builds the next generation of the store; interrupted, it leaves all as it was.
+        progress: called as progress(phase, done, total), total 0 when it is not known. Raises Locked while
+        another merge or import builds, ReadOnly.
+        """
+        _input.callback(progress, "progress")
+        _core.build_rules(self._store, progress)
 
     # ---- queries --------------------------------------------------------------------------------
 

@@ -324,7 +324,11 @@ def _shown(names: Sequence[str], most: int = 5) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of a store. Sizes are in bytes; `dataclasses.asdict` gives a plain dict."""
+    """Counts of a store. Sizes are in bytes; `dataclasses.asdict` gives a plain dict.
+
+    `delta_rows`: changes to triples since the last merge. `sealed_entities`: names in the sealed base;
+    `unruled_entities`: those of them whose rule keys `build_rules` has still to make.
+    """
 
     entities: int
     relations: int
@@ -335,6 +339,9 @@ class Stats:
     unembedded_relations: int
     entity_vector_rows: int
     relation_vector_rows: int
+    delta_rows: int
+    sealed_entities: int
+    unruled_entities: int
     seq: int
     map_size: int
     map_used: int

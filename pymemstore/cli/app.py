@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pymemstore.cli import demo, facts, store, transfer
+from pymemstore.cli import bulk, demo, facts, store, transfer
 
 __all__ = ["app"]
 
@@ -41,7 +41,8 @@ def _common(
 app.command("init")(store.init)
 app.command("add")(facts.add)
 app.command("query")(facts.query)
-app.command("import")(transfer.import_)
+bulk.app.command("facts")(transfer.import_)
+app.add_typer(bulk.app, name="import")
 app.command("export")(transfer.export)
 app.command("stats")(store.stats)
 app.command("check")(store.check)

@@ -38,6 +38,7 @@ __all__ = [
     "bar",
     "fail",
     "guarded",
+    "phases",
     "print_json",
 ]
 
@@ -173,3 +174,31 @@ def bar(what: str, total: float | None, unit: str, quiet: bool) -> Iterator[Call
             progress.update(task, completed=done, rate=rate)
 
         yield update
+
+
+@contextmanager
+def phases(quiet: bool) -> Iterator[Callable[[str, int, int, str], None]]:
+    """Progress of work in phases on standard error, a bar each, with rate and remaining time; nothing where
+    that isn't a terminal. Gives show(phase, done, total, note); total 0: not known."""
+    console = err()
+    if quiet or not console.is_terminal:
+        yield lambda phase, done, total, note: None
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(show_speed=True),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+    ) as progress:
+        tasks: dict[str, Any] = {}
+
+        def show(phase: str, done: int, total: int, note: str) -> None:
+            if phase not in tasks:
+                tasks[phase] = progress.add_task(phase, total=total or None, note=note)
+            progress.update(tasks[phase], completed=done, total=total or None, note=note)
+
+        yield show

@@ -49,8 +49,8 @@ class ExportFormat(str, Enum):
 
 @guarded
 def import_(
-    store: StorePath,
     file: Annotated[Path, typer.Argument(metavar="FILE", help='"-" is standard input.', show_default=False)],
+    store: Annotated[Path, typer.Option("--into", metavar="STORE", help="The store.", show_default=False)],
     format: Annotated[ImportFormat, typer.Option("--format", help="auto tells it from the content.")] = (
         ImportFormat.auto
     ),

@@ -103,16 +103,25 @@ void WithHandleInAnotherProcess(const std::string& path, Child child, Parent par
   ::waitpid(pid, nullptr, 0);
 }
 
-}  // namespace
-
-extern "C" int fsync(int fd) {
+void NoteSync(int fd) {
   char path[4096];
   const ssize_t n = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path, sizeof path);
   if (n > 0) {
     std::lock_guard<std::mutex> lock(g_synced_mutex);
     g_synced.emplace_back(path, static_cast<size_t>(n));
   }
+}
+
+}  // namespace
+
+extern "C" int fsync(int fd) {
+  NoteSync(fd);
   return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+
+extern "C" int fdatasync(int fd) {
+  NoteSync(fd);
+  return static_cast<int>(::syscall(SYS_fdatasync, fd));
 }
 
 TEST(AFailedBatchLeavesNothing) {
@@ -481,7 +490,7 @@ TEST(AFailedCompactionLeavesNothing) {
   TempDir dir;
   auto store = Open(dir / "s");
   for (int i = 0; i < 20; ++i) AddOne(store.get(), "s" + std::to_string(i), "r", "o");
-  CHECK(store->Compact([] { return true; }).status().code() == Code::kInterrupted);
+  CHECK(store->Compact({}, [] { return true; }).status().code() == Code::kInterrupted);
   CHECK(!std::filesystem::exists(dir / "s/gen-000002"));
   CHECK(!std::filesystem::exists(dir / "s/vectors/entities-000002.vec"));
   CHECK_OK(store->Compact().status());
@@ -509,7 +518,7 @@ TEST(WhatACommitOrACopyNeedsIsOnTheDiskFirst) {
   AddOne(store.get(), "c", "r", "a");  // no new name, no new vector
   CHECK_EQ(synced("s/vectors/entities-000001.vec"), before + 1);
   CHECK_OK(store->Compact().status());
-  CHECK_EQ(synced("s/gen-000002/data.mdb"), 1u);
+  CHECK(synced("s/gen-000002/data.mdb") >= 1u);
   CHECK_OK(store->Backup(dir / "copy"));
   CHECK_EQ(synced("-0/gen-000002/data.mdb"), 1u);
 }

@@ -15,6 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import format_blocks as blocks
 import lmdb
 
 KINDS = (("ent", "entity", "entities"), ("rel", "relation", "relations"))
@@ -101,12 +102,15 @@ def read(store: Path) -> dict[str, Any]:
 
 def decode(tables: dict[str, Rows], vectors: Path) -> dict[str, Any]:
     meta = dict(tables["meta"])
-    assert meta[b"magic"] == b"pymemstore" and meta[b"version"] == struct.pack("<I", 1)
+    (version,) = struct.unpack("<I", meta[b"version"])
+    assert meta[b"magic"] == b"pymemstore" and version in (1, 2)
+    for name in ("name", "hash", "rule", "row", "spo", "ops", "triple"):
+        tables.setdefault(f"base_{name}", [])  # version 1 has none
     assert b"superseded_by" not in meta
     store_id = meta[b"store_id"]
     assert len(store_id) == 16
-    counters = struct.unpack("<7Q", meta[b"counters"])
-    found: dict[str, Any] = {"counters": counters, "store_id": store_id.hex()}
+    counters = struct.unpack(f"<{7 if version == 1 else 14}Q", meta[b"counters"])
+    found: dict[str, Any] = {"version": version, "counters": counters[:7], "store_id": store_id.hex()}
     names: list[dict[int, dict[str, Any]]] = []
     for k, (short, long, plural) in enumerate(KINDS):
         stamp = Fields(meta[b"embedder." + long.encode()])
@@ -120,7 +124,15 @@ def decode(tables: dict[str, Rows], vectors: Path) -> dict[str, Any]:
         found[long] = [names[k][i] for i in sorted(names[k])]
         found[f"{long}.rows"] = len(rows)
     found["triples"] = triples(tables, names, counters[2])
-    found["sources"] = sources(tables, store_id, counters[6])
+    if version == 2:
+        live, embedded, count, sealed, ruled = counters[7:9], counters[9:11], *counters[11:]
+        for k in range(2):
+            assert live[k] == sum(not n["forgotten"] for n in names[k].values())
+            assert embedded[k] == sum(n["vector"] is not None for n in names[k].values())
+        assert count == sum(t[4] for t in found["triples"])
+        assert sealed == len(list(blocks.sealed_names(tables["base_name"]))) and ruled <= counters[0]
+    live_ids = {t[0] for t in found["triples"] if t[4]}
+    found["sources"] = sources(tables, store_id, counters[6], live_ids)
     found["log"] = log(tables["log"], counters[3])
     return found
 
@@ -149,26 +161,38 @@ def name_tables(
     """All that the tables of one kind say of each name, forgotten ones too."""
     names: dict[int, dict[str, Any]] = {}
     hashes, waiting = set(), set()
-    for key, value in tables[f"{short}_name"]:
-        (i,) = be(key, "4")
-        row, flag = struct.unpack_from("<QB", value)
-        text = value[9:]
+    sealed: dict[int, tuple[int, int, bytes]] = {}
+    base_keys: dict[int, list[int]] = defaultdict(list)
+    if short == "ent":
+        base_rows = blocks.sealed_rows(tables["base_row"])
+        sealed = {
+            i: (base_rows.get(i, 0), int(forgotten), name)
+            for i, name, forgotten in blocks.sealed_names(tables["base_name"])
+        }
+        for key40, i in blocks.pairs(tables["base_rule"]):
+            base_keys[i].append(key40)
+    delta = {be(k, "4")[0]: (*struct.unpack_from("<QB", v), v[9:]) for k, v in tables[f"{short}_name"]}
+    for i, (row, flag, text) in sorted({**sealed, **delta}.items()):
         assert text and flag in (0, 1)
         text.decode()
         vector = None
         if row:
             owner, vector = rows[row - 1]
             assert owner == i and not flag
-        elif not flag:
+        elif not flag and i in delta:
             waiting.add(i)
         if not flag:
             hashes.add((siphash(store_id, text), i))
         names[i] = {
             "id": i, "name": text.hex(), "forgotten": bool(flag), "vector": vector and vector.hex(),
-            "aliases": [], "external": [], "keys": [],
+            "aliases": [], "external": [], "keys": [], "sealed": i in sealed, "base_keys": base_keys[i],
         }  # fmt: skip
     live = {i for i, n in names.items() if not n["forgotten"]}
-    assert {(*be(k, "8"), *be(v, "4")) for k, v in tables[f"{short}_hash"]} == hashes
+    # Sealed pairs may be out of date; a live name has one or the other.
+    delta_hashes = {(*be(k, "8"), *be(v, "4")) for k, v in tables[f"{short}_hash"]}
+    base_hashes = set(blocks.pairs(tables["base_hash"])) if short == "ent" else set()
+    assert delta_hashes <= hashes
+    assert all((h >> 24, i) in base_hashes for h, i in hashes - delta_hashes)
     assert [be(k, "4")[0] for k, v in tables[f"{short}_pending"] if not v] == sorted(waiting)
     assert len(tables[f"{short}_pending"]) == len(waiting)
 
@@ -198,33 +222,53 @@ def triples(
     tables: dict[str, Rows], names: list[dict[int, dict[str, Any]]], after: int
 ) -> list[tuple[int, ...]]:
     """Id, subject, relation, object and 1 if live of every triple there ever was."""
-    ever = {be(k, "8")[0]: be(v, "444") for k, v in tables["triple"]}
+    sealed = blocks.triples_by_id(tables["base_triple"])
+    newer = {be(k, "8")[0]: be(v, "444") for k, v in tables["triple"]}
+    assert not set(sealed) & set(newer)
+    ever = {**sealed, **newer}
     assert sorted(ever) == list(range(1, after))
-    spo = {be(v, "8")[0]: be(k, "444") for k, v in tables["delta_spo"]}
-    assert len(spo) == len(tables["delta_spo"])
-    ops = {}
+    by_parts = {(s, r, o): i for s, r, o, i in blocks.triple_rows(tables["base_spo"], False)}
+    for k, v in tables["delta_spo"]:
+        (i,) = be(v, "8")
+        if i:
+            by_parts[be(k, "444")] = i
+        else:
+            del by_parts[be(k, "444")]  # removed from the base
+    spo = {i: parts for parts, i in by_parts.items()}
+    assert len(spo) == len(by_parts)
+    ops = {i: (s, r, o) for o, r, i, s in blocks.triple_rows(tables["base_ops"], True)}
     for k, v in tables["delta_ops"]:
         o, r, i = be(k, "448")
-        ops[i] = (*be(v, "4"), r, o)
-    assert ops == spo and len(tables["delta_ops"]) == len(spo)
+        if v:
+            assert i not in ops
+            ops[i] = (*be(v, "4"), r, o)
+        else:
+            del ops[i]
+    assert ops == spo
     for i, (s, r, o) in spo.items():
         assert ever[i] == (s, r, o)
         assert not any(n["forgotten"] for n in (names[0][s], names[1][r], names[0][o]))
     return [(i, *parts, int(i in spo)) for i, parts in sorted(ever.items())]
 
 
-def sources(tables: dict[str, Rows], store_id: bytes, after: int) -> dict[int, list[tuple[str, int]]]:
+def sources(
+    tables: dict[str, Rows], store_id: bytes, after: int, live: set[int]
+) -> dict[int, list[tuple[str, int]]]:
     """Texts and times by triple id."""
     texts = {be(k, "4")[0]: v.decode() for k, v in tables["source"]}
     assert sorted(texts) == list(range(after))
     expected = {(siphash(store_id, t.encode()), i) for i, t in texts.items()}
     assert {(*be(k, "8"), *be(v, "4")) for k, v in tables["source_hash"]} == expected
-    live = {be(v, "8")[0] for _, v in tables["delta_spo"]}
     found: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for key, value in tables["provenance"]:
         (triple,), (source, time) = be(key, "8"), be(value, "48")
         assert triple in live
         found[triple].append((texts[source], time))
+    for key, value in tables.get("load", []):
+        (first,), (count, source, time) = be(key, "8"), struct.unpack("<QIQ", value)
+        for triple in range(first, first + count):
+            if source and triple in live:
+                found[triple].append((texts[source - 1], time))
     return found
 
 

@@ -68,11 +68,16 @@ def agree(found: Any, memory: Memory) -> None:
             keys = set(_core.rule_keys(name, rules, False))
             for alias in n["aliases"]:
                 keys |= set(_core.rule_keys(text(alias), FOLDED, False))
-            assert sorted(n["keys"]) == sorted(keys), name
+            if n["sealed"]:
+                # 40 bits of the sealed ones, which may be out of date, too.
+                assert {k >> 24 for k in keys} <= {k >> 24 for k in n["keys"]} | set(n["base_keys"]), name
+            else:
+                assert sorted(n["keys"]) == sorted(keys), name
             # The folded form's key, computed here: the hash of "F" and the joined tokens.
             for spelling in (name, *(text(a) for a in n["aliases"])):
                 joined = "".join(t.folded for t in twin.parse(spelling).tokens)
-                assert not joined or twin.hash64("F" + joined) in n["keys"]
+                key = twin.hash64("F" + joined)
+                assert not joined or key in n["keys"] or key >> 24 in n["base_keys"]
     entities, relations = ({n["id"]: text(n["name"]) for n in found[kind]} for kind in ("entity", "relation"))
     shown_as = {i: Triple(entities[s], relations[r], entities[o], i) for i, s, r, o, _ in found["triples"]}
     assert {shown_as[t[0]] for t in found["triples"] if t[4]} == set(memory.triples())
@@ -196,8 +201,12 @@ def golden(tmp_path: Path) -> Path:
 
 
 def test_the_store_of_version_1_is_read(golden: Path) -> None:
+    with pymemstore.open(golden, read_only=True) as memory:
+        assert memory.stats().format_version == 1 and memory.check().ok
+        assert set(memory.triples()) == FACTS
+    assert look(golden)["version"] == 1
     with pymemstore.open(golden, embedder=Golden(), create=False) as memory:
-        assert memory.stats().format_version == 1
+        assert memory.stats().format_version == 2  # opened to be written
         assert set(memory.triples()) == FACTS
         assert list(memory.entities()) == ENTITIES
         assert list(memory.relations()) == RELATIONS
@@ -219,6 +228,7 @@ def test_the_store_of_version_1_is_read(golden: Path) -> None:
         assert vector.tolist() == np.array([0, 0, 12 / 13, 5 / 13, 0, 0], np.float32).tolist()
         assert memory.check().ok
         agree(look(golden), memory)
+        assert look(golden)["version"] == 2
 
 
 def test_the_store_of_version_1_answers(golden: Path) -> None:
@@ -269,5 +279,66 @@ def test_the_script_makes_the_same_content(tmp_path: Path, golden: Path) -> None
     command = [sys.executable, str(GOLDEN / "make_v1.py"), str(tmp_path / "new.mem")]
     subprocess.run(command, check=True, timeout=60)
     new, old = look(tmp_path / "new.mem"), look(golden)
+    assert new["triples"] == old["triples"] and new["counters"] == old["counters"]
+
+    def said(names: Any) -> Any:
+        # Where the rule keys are depends on the version; `agree` looks at them.
+        return [{k: v for k, v in name.items() if "keys" not in k and k != "sealed"} for name in names]
+
+    assert said(new["entity"]) == said(old["entity"]) and said(new["relation"]) == said(old["relation"])
+
+
+# ---- the store of version 2 --------------------------------------------------------------------------
+
+FACTS_2 = {
+    ("The Beatles", "has member", "John Lennon", 2),
+    ("The Beatles", "has member", "Sir Paul", 3),
+    ("John Lennon", "born in", "Liverpool", 4),
+    ("John Lennon", "lives in", "New York", 10),
+    ("The Beatles", "formed in", "Liverpool", 11),
+    ("東京", "located in", "日本", 13),
+    ("Bern", "located in", "Switzerland", 14),
+    ("Basel", "is a", "town", 17),
+}
+
+
+@pytest.fixture
+def golden_2(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(GOLDEN / "v2.mem", tmp_path / "v2.mem"))
+
+
+def test_the_store_of_version_2_is_read(golden_2: Path) -> None:
+    found = look(golden_2)
+    assert found["version"] == 2 and {"base_spo", "delta_spo"} <= set(found["flags"])
+    with pymemstore.open(golden_2, embedder=Golden(), create=False) as memory:
+        assert set(memory.triples()) == FACTS_2
+        assert memory.named_by("Bâle") == ["Basel"] and memory.aliases("The Beatles") == ["The Fab Four"]
+        assert [s.source for s in memory.sources(14)] == ["delta"]
+        stats = memory.stats()
+        assert (stats.sealed_entities, stats.unruled_entities) == (18, 2)  # two came without rule keys
+        assert memory.vector("Bern") is not None and memory.vector("city") is None
+        asked = memory.query("Basel", "is a")
+        assert asked.names == ["town"] and not asked.complete
+        assert memory.check().ok
+
+
+def test_the_store_of_version_2_is_written(golden_2: Path) -> None:
+    with pymemstore.open(golden_2, embedder=Golden(), create=False) as memory:
+        memory.embed_missing()
+        memory.build_rules()
+        assert memory.add("Zürich", "located in", "Switzerland").triple_id == 18
+        assert memory.remove("The Beatles", "formed in", "Liverpool")
+        memory.forget("Basel")
+        agree(look(golden_2), memory)
+        memory.compact()
+        agree(look(golden_2), memory)
+        assert memory.query("BERN", "located in").hits[0].match == "folded"
+        assert memory.check().ok
+
+
+def test_the_script_of_version_2_makes_the_same_content(tmp_path: Path, golden_2: Path) -> None:
+    command = [sys.executable, str(GOLDEN / "make_v2.py"), str(tmp_path / "new.mem")]
+    subprocess.run(command, check=True, timeout=60)
+    new, old = look(tmp_path / "new.mem"), look(golden_2)
     assert new["triples"] == old["triples"] and new["counters"] == old["counters"]
     assert new["entity"] == old["entity"] and new["relation"] == old["relation"]

@@ -74,7 +74,11 @@ def test_it_holds_the_sources_and_no_build_output(sdist: Path) -> None:
     wanted = {str(p.relative_to(REPOSITORY)) for p in needed if p.is_file() and p.suffix != ".pyc"}
     wanted |= {"CMakeLists.txt", "LICENSE", "NOTICE", "README.md"}
     wanted |= {"pymemstore/py.typed", "pymemstore/_core.pyi"}
-    wanted |= {"third_party/lmdb-3.0.0.tar.gz", "third_party/hnswlib-0.8.0.tar.gz"}
+    wanted |= {
+        "third_party/lmdb-3.0.0.tar.gz",
+        "third_party/hnswlib-0.8.0.tar.gz",
+        "third_party/pysimdjson-7.0.2.tar.gz",
+    }
     assert wanted - names == set()
     assert [name for name in names if name.endswith((".so", ".o", ".pyc")) or name.startswith("build/")] == []
 

@@ -81,12 +81,19 @@ class Store {
   Result<std::vector<SourceRecord>> Sources(TripleId id);
   Result<Stats> GetStats();
   Result<CheckReport> Check(const InterruptCheck& interrupted = {});
-  // Rewrites the store into its next generation, without free pages and dead vectors. Returns bytes before, after.
-  Result<std::pair<uint64_t, uint64_t>> Compact(const InterruptCheck& interrupted = {});
+  // Merges base and delta into the next generation, without free pages and dead vectors, while others read and
+  // write. Returns bytes before, after.
+  Result<std::pair<uint64_t, uint64_t>> Compact(const BuildProgress& progress = {}, const InterruptCheck& interrupted = {});
+  // Embeds up to `most` entity names that wait for a vector, with surf256, in one commit; how many.
+  // EmbedderMismatch when the store's entity embedder is another.
+  Result<uint64_t> EmbedSurface(uint64_t most, const InterruptCheck& interrupted = {});
+  // Makes the rule keys that names from a bulk import wait for.
+  Status BuildRules(const BuildProgress& progress = {}, const InterruptCheck& interrupted = {});
   // A consistent copy, as a store of its own, at a path that does not exist yet.
   Status Backup(const std::string& path);
 
  private:
+  friend class BulkLoad;
   Store(std::shared_ptr<StoreImpl> impl, std::string path, const Options& options);
   // The store behind this handle, or why it can't be used (closed, forked).
   Result<std::shared_ptr<StoreImpl>> Get() const;

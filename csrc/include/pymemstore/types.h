@@ -52,6 +52,8 @@ enum class Sync {
 };
 
 using InterruptCheck = std::function<bool()>;  // true: stop. May be empty.
+// Of long work: a phase, and how much of it is done; total 0: not known. May be empty.
+using BuildProgress = std::function<void(const char* phase, uint64_t done, uint64_t total)>;
 
 struct Options {
   bool create = true;
@@ -212,6 +214,9 @@ struct Stats {
   uint64_t unembedded[kKinds] = {0, 0};
   uint64_t vector_rows[kKinds] = {0, 0};  // with rows that replaced or forgotten names left behind
   uint64_t triples = 0, aliases = 0, external_ids = 0, seq = 0;
+  uint64_t delta_rows = 0;    // changes to triples since the generation was built
+  uint64_t sealed_names = 0;  // entities in the sealed tables
+  uint64_t unruled = 0;       // those of them that wait for their rule keys
   uint64_t map_size = 0, map_used = 0, disk_bytes = 0;
   uint32_t readers = 0, max_readers = 0, generation = 0, format_version = 0;
   std::string store_id;
