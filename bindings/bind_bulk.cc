@@ -1,4 +1,4 @@
-// BulkLoad: import of input of any size, and the phases that follow it.
+// BulkLoad: import of input of any size; and the other long work, which tells its progress.
 #include <atomic>
 #include <memory>
 
@@ -133,6 +133,19 @@ void BindBulk(py::module_& m) {
       .def("discard", [](BulkLoad& load) { Check(Without([&] { return load.Discard(); })); })
       .def("close", [](BulkLoad& load) { Without([&] { load.Close(); return 0; }); });
 
+  m.def(
+      "compact",
+      [](Store& store, py::object progress) {
+        Progress told(std::move(progress));
+        auto bytes = Without([&] { return store.Compact(told.Tell(), told.Stop()); });
+        if (PyErr_Occurred()) throw py::error_already_set();
+        const auto [before, after] = Unwrap(std::move(bytes));
+        py::dict d;
+        d["bytes_before"] = before;
+        d["bytes_after"] = after;
+        return d;
+      },
+      py::arg("store"), py::arg("progress") = py::none());
   m.def(
       "build_rules",
       [](Store& store, py::object progress) {

@@ -222,6 +222,7 @@ py::dict StatsDict(const Stats& s) {
   d["generation"] = s.generation;
   d["format_version"] = s.format_version;
   d["store_id"] = s.store_id;
+  d["merge_error"] = s.merge_error;
   return d;
 }
 
@@ -240,7 +241,7 @@ std::optional<EmbedderStamp> ToStamp(const py::object& object) {
 }
 
 WithoutGil<Store> OpenStore(const py::bytes& path, bool create, bool read_only, double timeout,
-                                 const std::string& sync, uint64_t map_size, int threads, uint32_t max_readers,
+                                 const std::string& sync, uint64_t map_size, int threads, uint32_t max_readers, bool auto_merge, uint64_t merge_rows,
                                  const py::object& entity_stamp, const py::object& relation_stamp, bool stamps_if_new) {
   Options options;
   options.create = create;
@@ -253,6 +254,8 @@ WithoutGil<Store> OpenStore(const py::bytes& path, bool create, bool read_only, 
   options.map_size = map_size;
   options.threads = threads;
   options.max_readers = max_readers;
+  options.auto_merge = auto_merge;
+  options.merge_rows = merge_rows;
   options.stamps[0] = ToStamp(entity_stamp);
   options.stamps[1] = ToStamp(relation_stamp);
   options.stamps_if_new = stamps_if_new;
@@ -268,7 +271,8 @@ void BindStore(py::module_& m) {
   py::class_<Store, WithoutGil<Store>>(m, "Store", py::is_final())
       .def_static("open", &OpenStore, py::arg("path"), py::kw_only(), py::arg("create"), py::arg("read_only"),
                   py::arg("timeout"), py::arg("sync"), py::arg("map_size"), py::arg("threads"),
-                  py::arg("max_readers") = 510, py::arg("entity_stamp"), py::arg("relation_stamp"),
+                  py::arg("max_readers") = 510, py::arg("auto_merge") = true, py::arg("merge_rows") = 250000,
+                  py::arg("entity_stamp"), py::arg("relation_stamp"),
                   py::arg("stamps_if_new"))
       .def("close", [](Store& s) { ReleaseGil release; s.Close(); })
       .def_property_readonly("closed", &Store::closed)
@@ -407,14 +411,6 @@ void BindStore(py::module_& m) {
              counts["unembedded"] = stats.unembedded[0] + stats.unembedded[1];
              counts["problems"] = report.problem_count;
              return py::make_tuple(StrList(report.problems), counts);
-           })
-      .def("compact",
-           [](Store& s) {
-             const auto bytes = Call([&] { return s.Compact({}, Interrupted); });
-             py::dict d;
-             d["bytes_before"] = bytes.first;
-             d["bytes_after"] = bytes.second;
-             return d;
            })
       .def(
           "backup", [](Store& s, const py::bytes& path) {

@@ -20,10 +20,12 @@ Result<uint64_t> EmbedSurfaceNames(StoreImpl* impl, uint64_t most, int threads, 
     if (snapshot.gen->stamp[0].dim != kSurfaceDim)
       return Status::EmbedderMismatch("the store's entity vectors are of " + Quote(snapshot.gen->stamp[0].name) +
                                       ", not of surf256");
-    const NameTable& table = snapshot.gen->names[0];
-    NameRecord record;
-    for (NameId id = 0; names.size() < most && table.NextUnembedded(snapshot.txn.get(), snapshot.counters.sealed, &id); ++id)
-      if (table.Get(snapshot.txn.get(), id, &record)) names.push_back({id, std::string(record.name)});
+    NameId first = 0;
+    if (snapshot.gen->names[0].NextUnembedded(snapshot.txn.get(), snapshot.counters.sealed, &first)) {
+      NameCursor c(snapshot.txn.get(), Kind::kEntity);
+      for (bool more = c.Seek(first); more && names.size() < most; more = c.Next())
+        if (c.record().live() && !c.record().row_plus_1) names.push_back({c.id(), std::string(c.record().name)});
+    }
     PMS_RETURN_IF_ERROR(snapshot->status());
   }
   if (names.empty()) return uint64_t{0};
@@ -51,15 +53,49 @@ Result<uint64_t> EmbedSurfaceNames(StoreImpl* impl, uint64_t most, int threads, 
     VectorFile& file = snapshot.gen->index[0]->file();
     Counters counters = snapshot.counters;
     std::string rows;
+    rows.reserve(names.size() * RowStride(kSurfaceDim));
     uint64_t done = 0;
-    for (size_t i = 0; i < names.size() && txn->ok(); ++i) {
-      NameRecord record;
-      // Renamed, forgotten or embedded in the meantime: the next call sees to it.
-      if (!table.Get(txn, names[i].id, &record) || record.row_plus_1 || record.name != names[i].name) continue;
-      VectorFile::Encode(vectors.data() + i * kSurfaceDim, kSurfaceDim, names[i].id, &rows);
-      counters.embedded[0] += table.SetRow(txn, names[i].id, counters.rows[0]++);
-      ++done;
+    // Sealed names without a delta record get their rows in runs.
+    NameId run_first = 0;
+    uint64_t run_row = 0;
+    uint32_t run_count = 0;
+    struct Run {
+      NameId first;
+      uint64_t row;
+      uint32_t count;
+    };
+    std::vector<Run> runs;
+    std::vector<std::pair<NameId, uint64_t>> others;
+    {
+      NameCursor c(txn, Kind::kEntity);
+      bool more = c.Seek(names[0].id);
+      for (size_t i = 0; i < names.size() && txn->ok(); ++i) {
+        while (more && c.id() < names[i].id) more = c.Next();
+        // Renamed, forgotten or embedded in the meantime: the next call sees to it.
+        if (!more || c.id() != names[i].id || !c.record().live() || c.record().row_plus_1 ||
+            c.record().name != names[i].name)
+          continue;
+        VectorFile::Encode(vectors.data() + i * kSurfaceDim, kSurfaceDim, names[i].id, &rows);
+        const uint64_t row = counters.rows[0]++;
+        ++done;
+        if (c.from_delta()) {
+          others.emplace_back(names[i].id, row);
+        } else if (run_count && run_first + run_count == names[i].id && run_row + run_count == row) {
+          ++run_count;
+        } else {
+          runs.push_back({run_first, run_row, run_count});
+          run_first = names[i].id;
+          run_row = row;
+          run_count = 1;
+        }
+      }
+      runs.push_back({run_first, run_row, run_count});
     }
+    // The cursor is gone: writes may move what it stood on.
+    for (const Run& run : runs)
+      if (run.count) table.SetSealedRows(txn, run.first, run.row, run.count);
+    for (const auto& [id, row] : others) (void)table.SetRow(txn, id, row);
+    counters.embedded[0] += done;
     Status status = txn->status();
     if (status.ok()) status = file.Write(snapshot.counters.rows[0], rows);
     if (status.ok() && done) status = file.Sync();

@@ -294,7 +294,7 @@ Result<std::pair<uint64_t, uint64_t>> CompactStore(StoreImpl* impl, double timeo
                                                    const InterruptCheck& interrupted) {
   const uint64_t before = DiskBytes(impl->path());
   MergeOptions options;
-  options.vectors = options.rules = true;
+  options.vectors = true;
   PMS_RETURN_IF_ERROR(MergeStore(impl, options, timeout_s, progress, interrupted));
   return std::make_pair(before, DiskBytes(impl->path()));
 }

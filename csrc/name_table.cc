@@ -112,21 +112,7 @@ bool NameTable::SetRow(Txn* txn, NameId id, uint64_t row) const {
   const bool first = record.row_plus_1 == 0;
   Bytes unused;
   if (first && sealed(txn) && !txn->Get(table(Table::kEntName), Key32(id), &unused)) {
-    // Sealed names get their first vectors in order of id: a run for all of them.
-    NameId run = id;
-    uint64_t run_row = row;
-    uint32_t count = 1;
-    Cursor c(txn, Table::kBaseRow);
-    if (SeekBlock(&c, Key32(id)) && c.value().size() == 12) {
-      const NameId before = GetBe32(c.key().data());
-      const uint32_t length = GetBe32(c.value().data() + 8);
-      if (before + length == id && GetBe64(c.value().data()) + length == row) {
-        run = before;
-        run_row = row - length;
-        count = length + 1;
-      }
-    }
-    txn->Put(Table::kBaseRow, Key32(run), RowRun(run_row, count));
+    SetSealedRows(txn, id, row, 1);
     return true;
   }
   if (first) txn->Delete(table(Table::kEntPending), Key32(id));
@@ -135,30 +121,52 @@ bool NameTable::SetRow(Txn* txn, NameId id, uint64_t row) const {
   return first;
 }
 
-bool NameTable::NextUnembedded(Txn* txn, uint64_t sealed_end, NameId* id) const {
-  if (kind_ == Kind::kEntity && *id < sealed_end) {
+void NameTable::SetSealedRows(Txn* txn, NameId first, uint64_t row, uint32_t count) const {
+  // Sealed names get their first vectors in order of id, so one run grows over all of them.
+  NameId run = first;
+  uint64_t run_row = row;
+  {
     Cursor c(txn, Table::kBaseRow);
-    while (*id < sealed_end && txn->ok()) {
-      uint64_t gap_end = sealed_end;
-      const bool at_run = SeekBlock(&c, Key32(*id));
-      if (at_run && c.value().size() == 12) {
-        const uint64_t end = static_cast<uint64_t>(GetBe32(c.key().data())) + GetBe32(c.value().data() + 8);
-        if (end > *id) {
-          *id = static_cast<NameId>(end);
+    if (SeekBlock(&c, Key32(first)) && c.value().size() == 12) {
+      const NameId before = GetBe32(c.key().data());
+      const uint32_t length = GetBe32(c.value().data() + 8);
+      if (before + length == first && GetBe64(c.value().data()) + length == row) {
+        run = before;
+        run_row = row - length;
+        count += length;
+      }
+    }
+  }
+  txn->Put(Table::kBaseRow, Key32(run), RowRun(run_row, count));
+}
+
+bool NameTable::NextUnembedded(Txn* txn, uint64_t sealed_end, NameId* id) const {
+  // Those with a delta record are listed; sealed ones are where no run of rows is, and come first when they do.
+  NameId listed = kNoName;
+  {
+    Cursor c(txn, table(Table::kEntPending));
+    if (c.Seek(Key32(*id))) listed = GetBe32(c.key().data());
+  }
+  if (kind_ == Kind::kEntity) {
+    const uint64_t end = std::min<uint64_t>(sealed_end, listed);
+    Cursor c(txn, Table::kBaseRow);
+    while (*id < end && txn->ok()) {
+      if (SeekBlock(&c, Key32(*id)) && c.value().size() == 12) {
+        const uint64_t run_end = static_cast<uint64_t>(GetBe32(c.key().data())) + GetBe32(c.value().data() + 8);
+        if (run_end > *id) {
+          *id = static_cast<NameId>(std::min(run_end, end));
           continue;
         }
       }
-      if (c.Seek(Key32(*id))) gap_end = std::min<uint64_t>(gap_end, GetBe32(c.key().data()));
+      const uint64_t gap_end = c.Seek(Key32(*id)) ? std::min<uint64_t>(end, GetBe32(c.key().data())) : end;
       for (; *id < gap_end && txn->ok(); ++*id) {
         NameRecord record;
         if (Get(txn, *id, &record) && !record.row_plus_1) return true;
       }
     }
   }
-  Cursor c(txn, table(Table::kEntPending));
-  if (!c.Seek(Key32(*id))) return false;
-  *id = GetBe32(c.key().data());
-  return true;
+  *id = listed;
+  return listed != kNoName;
 }
 
 void NameTable::RemoveKeys(Txn* txn, NameId id, Bytes name) const {
@@ -366,12 +374,14 @@ bool NameCursor::Settle(NameId at_least) {
   const NameId base_id = in_base ? std::max(at_least, block_.first()) : kNoName;
   if (in_delta_ && GetBe32(delta_.key().data()) <= base_id) {
     id_ = GetBe32(delta_.key().data());
+    from_delta_ = true;
     if (DecodeName(delta_.value(), &record_)) return true;
     txn_->Fail(Damaged(Kind::kEntity, id_));
     return false;
   }
   if (!in_base) return false;
   id_ = base_id;
+  from_delta_ = false;
   while (id_ - run_first_ >= run_count_ && id_ >= run_first_) {
     // The next run, which may begin behind this name.
     const bool more = run_count_ || run_first_ ? rows_.Next() : rows_.Seek(Key32(0));

@@ -30,6 +30,8 @@ class NameTable {
   void Create(Txn* txn, NameId id, Bytes name, uint64_t row_plus_1) const;
   // True: it had no vector yet.
   bool SetRow(Txn* txn, NameId id, uint64_t row) const;
+  // The same for consecutive sealed names that have none and that no delta record overrides: consecutive rows.
+  void SetSealedRows(Txn* txn, NameId first, uint64_t row, uint32_t count) const;
   void Rename(Txn* txn, NameId id, Bytes name) const;
   // Marks it; aliases, external ids and keys go. The text stays for the edit log.
   void Forget(Txn* txn, NameId id) const;
@@ -77,6 +79,7 @@ class NameCursor {
   bool Next();
   NameId id() const { return id_; }
   const NameRecord& record() const { return record_; }  // its text lives until the next move
+  bool from_delta() const { return from_delta_; }
 
  private:
   bool Settle(NameId at_least);
@@ -84,7 +87,7 @@ class NameCursor {
   const bool sealed_;
   Cursor delta_, base_, rows_;
   NameBlockReader block_;
-  bool in_delta_ = false;
+  bool in_delta_ = false, from_delta_ = false;
   NameId id_ = 0, run_first_ = 0, run_count_ = 0;
   uint64_t run_row_ = 0;
   NameRecord record_;

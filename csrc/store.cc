@@ -132,12 +132,15 @@ Store::Store(std::shared_ptr<StoreImpl> impl, std::string path, const Options& o
       timeout_s_(options.timeout_s),
       threads_(options.threads > 0 ? options.threads
                                    : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
-      pid_(::getpid()) {}
+      pid_(::getpid()),
+      auto_merge_(options.auto_merge && !options.read_only),
+      merge_rows_(options.merge_rows) {}
 
 Store::~Store() { Close(); }
 
 void Store::Close() {
   closed_ = true;
+  EndMerge();
   std::shared_ptr<StoreImpl> last;  // goes after the lock: closing takes a while
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
   if (pid_ == ::getpid()) lock.lock();
@@ -172,13 +175,46 @@ Result<ApplyResult> Store::Apply(const Batch& batch, const InterruptCheck& inter
     Writer writer(&snapshot, batch);
     Status status = writer.Run(interrupted, &result);
     if (status.ok()) status = writer.Finish(&result);
+    const uint64_t delta_rows = snapshot->Entries(Table::kSpo);
     if (status.ok()) status = snapshot.txn->Commit();
-    if (status.ok()) return result;
+    if (status.ok()) {
+      MaybeMerge(impl, delta_rows, snapshot.counters.triples);
+      return result;
+    }
     // A full map dooms the transaction: grow with none live, then all of the batch again.
     if (!snapshot.txn->map_full()) return status;
     snapshot.txn.reset();
     PMS_RETURN_IF_ERROR(snapshot.gen->env->Grow());
   }
+}
+
+void Store::MaybeMerge(const std::shared_ptr<StoreImpl>& impl, uint64_t delta_rows, uint64_t triples) {
+  if (!auto_merge_ || delta_rows < std::max(merge_rows_, triples / 100)) return;
+  std::lock_guard<std::mutex> lock(merge_mutex_);
+  if (merging_ || closed_) return;
+  if (merger_.joinable()) merger_.join();  // it has ended
+  merging_ = true;
+  merger_ = std::thread([this, impl] {
+    // Somebody else's merge is as good.
+    const Status status = MergeStore(impl.get(), {}, 0, {}, [this] { return closed_.load(); });
+    const bool told = !status.ok() && status.code() != Code::kLocked && status.code() != Code::kInterrupted;
+    std::lock_guard<std::mutex> done(merge_mutex_);
+    merge_error_ = told ? status.message() : "";
+    merging_ = false;
+  });
+}
+
+void Store::EndMerge() {
+  if (pid_ != ::getpid()) {
+    if (merger_.joinable()) merger_.detach();  // a forked child has no such thread
+    return;
+  }
+  std::thread ending;
+  {
+    std::lock_guard<std::mutex> lock(merge_mutex_);
+    ending.swap(merger_);
+  }
+  if (ending.joinable()) ending.join();
 }
 
 Result<std::vector<size_t>> Store::Lacking(Kind kind, const std::vector<std::string_view>& names) {
@@ -470,7 +506,10 @@ Result<std::vector<SourceRecord>> Store::Sources(TripleId id) {
 
 Result<Stats> Store::GetStats() {
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
-  return CollectStats(impl.get());
+  PMS_ASSIGN_OR_RETURN(Stats stats, CollectStats(impl.get()));
+  std::lock_guard<std::mutex> lock(merge_mutex_);
+  stats.merge_error = merge_error_;
+  return stats;
 }
 
 Result<CheckReport> Store::Check(const InterruptCheck& interrupted) {

@@ -5,18 +5,6 @@ namespace {
 
 Status Damaged(const char* table) { return Status::Corruption(std::string("a row of ") + table + " is damaged"); }
 
-TripleId FindInBase(Txn* txn, const TripleIds& t) {
-  if (txn->Empty(Table::kBaseSpo)) return kNoTriple;
-  Cursor c(txn, Table::kBaseSpo);
-  if (!SeekBlock(&c, SpoKey(t))) return kNoTriple;
-  RowBlockReader block(false, c.key(), c.value());
-  const PackedRow wanted = SpoRow(t, 0);
-  bool more = true;
-  while (more && block.row().Before(wanted)) more = block.Next();
-  if (!block.ok()) txn->Fail(Damaged("base_spo"));
-  return more && block.ok() && block.row().SameKey(wanted) ? block.row().x : kNoTriple;
-}
-
 }  // namespace
 
 TripleCursor::TripleCursor(Txn* txn, bool by_object)
@@ -100,9 +88,26 @@ bool TripleCursor::Settle() {
   return true;
 }
 
+TripleId TripleTable::FindSealed(Txn* txn, const TripleIds& t) {
+  if (txn->Empty(Table::kBaseSpo)) return kNoTriple;
+  Cursor c(txn, Table::kBaseSpo);
+  if (!SeekBlock(&c, SpoKey(t))) return kNoTriple;
+  RowBlockReader block(false, c.key(), c.value());
+  const PackedRow wanted = SpoRow(t, 0);
+  bool more = true;
+  while (more && block.row().Before(wanted)) more = block.Next();
+  if (!block.ok()) txn->Fail(Damaged("base_spo"));
+  return more && block.ok() && block.row().SameKey(wanted) ? block.row().x : kNoTriple;
+}
+
 TripleId TripleTable::Find(Txn* txn, const TripleIds& t) {
   Bytes value;
-  if (!txn->Get(Table::kSpo, SpoKey(t), &value)) return FindInBase(txn, t);
+  return txn->Get(Table::kSpo, SpoKey(t), &value) ? Find(txn, t, kNoTriple) : FindSealed(txn, t);
+}
+
+TripleId TripleTable::Find(Txn* txn, const TripleIds& t, TripleId sealed) {
+  Bytes value;
+  if (!txn->Get(Table::kSpo, SpoKey(t), &value)) return sealed;
   if (value.size() == 8) return GetBe64(value.data());
   txn->Fail(Damaged("delta_spo"));
   return kNoTriple;
@@ -115,7 +120,7 @@ void TripleTable::Insert(Txn* txn, const TripleIds& t, TripleId id) {
 }
 
 void TripleTable::Remove(Txn* txn, const TripleIds& t, TripleId id) {
-  const TripleId sealed = FindInBase(txn, t);
+  const TripleId sealed = FindSealed(txn, t);
   if (sealed == kNoTriple) {
     txn->Delete(Table::kSpo, SpoKey(t));
   } else {

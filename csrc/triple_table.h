@@ -51,6 +51,9 @@ class TripleCursor {
 class TripleTable {
  public:
   static TripleId Find(Txn* txn, const TripleIds& t);  // kNoTriple: not there
+  // In the base alone, whatever the delta says of it; and the same as Find with that known.
+  static TripleId FindSealed(Txn* txn, const TripleIds& t);
+  static TripleId Find(Txn* txn, const TripleIds& t, TripleId sealed);
   // `id` is the next one; the triple is not there yet.
   static void Insert(Txn* txn, const TripleIds& t, TripleId id);
   static void Remove(Txn* txn, const TripleIds& t, TripleId id);

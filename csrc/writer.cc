@@ -1,6 +1,8 @@
 #include "writer.h"
 
+#include <algorithm>
 #include <chrono>
+#include <tuple>
 
 #include "triple_table.h"
 
@@ -121,7 +123,7 @@ Result<NameId> Writer::Resolve(Kind kind, std::string_view name, bool* is_new) {
   NameId id = kNoName;
   const float* vector = batch_.Supplied(kind, name);
   uint64_t row = 0;
-  if (table.Find(txn_, name, &id)) {
+  if (!(kind == Kind::kEntity && absent_.count(name)) && table.Find(txn_, name, &id)) {
     NameRecord record;
     if (vector && table.Get(txn_, id, &record) && !record.row_plus_1) {
       PMS_RETURN_IF_ERROR(AppendVector(kind, vector, id, &row));
@@ -157,8 +159,8 @@ bool Writer::FindAll(const Op& op, TripleIds* t) {
          gen_.names[0].Find(txn_, Text(op.names[2]), &t->o);
 }
 
-TripleId Writer::Insert(const TripleIds& t, bool* inserted) {
-  TripleId id = TripleTable::Find(txn_, t);
+TripleId Writer::Insert(const TripleIds& t, TripleId sealed, bool* inserted) {
+  TripleId id = TripleTable::Find(txn_, t, sealed);
   *inserted = id == kNoTriple;
   if (!*inserted) return id;
   id = counters_.next_triple++;
@@ -167,12 +169,37 @@ TripleId Writer::Insert(const TripleIds& t, bool* inserted) {
   return id;
 }
 
+Status Writer::FindAhead(const Op& op) {
+  const NameTable& table = gen_.names[0];
+  std::vector<std::pair<uint64_t, std::string_view>> wanted;
+  for (size_t i = 0; i < op.names.size(); ++i)
+    if (i % 3 != 1) wanted.emplace_back(NameHash(gen_.store_id, Text(op.names[i])), Text(op.names[i]));
+  std::sort(wanted.begin(), wanted.end());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const std::string_view name = wanted[i].second;
+    if ((i && name == wanted[i - 1].second) || ids_[0].count(name)) continue;
+    NameId id = kNoName;
+    // One that lacks a vector which this batch brings is Resolve's.
+    if (!table.Find(txn_, name, &id)) {
+      absent_.insert(name);
+    } else if (!batch_.Supplied(Kind::kEntity, name)) {
+      ids_[0].emplace(name, id);
+    }
+    if (Stop()) return Status::Interrupted();
+  }
+  return txn_->status();
+}
+
 Status Writer::AddTriples(const Op& op, OpResult* result) {
   const size_t n = op.names.size() / 3;
+  constexpr size_t kMany = 256;
+  absent_.clear();
+  if (n >= kMany) PMS_RETURN_IF_ERROR(FindAhead(op));
   result->ids.reserve(n);
   result->inserted.reserve(n);
+  std::vector<TripleIds> triples(n);
   for (size_t i = 0; i < n; ++i) {
-    TripleIds t;
+    TripleIds& t = triples[i];
     auto resolve = [&](Kind kind, size_t part, NameId* id) -> Status {
       auto found = Resolve(kind, Text(op.names[3 * i + part]));
       if (!found.ok()) {
@@ -187,8 +214,21 @@ Status Writer::AddTriples(const Op& op, OpResult* result) {
     PMS_RETURN_IF_ERROR(resolve(Kind::kEntity, 0, &t.s));
     PMS_RETURN_IF_ERROR(resolve(Kind::kRelation, 1, &t.r));
     PMS_RETURN_IF_ERROR(resolve(Kind::kEntity, 2, &t.o));
+    if (Stop()) return Status::Interrupted();
+  }
+  absent_.clear();
+  // The base is asked in its own order.
+  std::vector<size_t> order(n);
+  for (size_t i = 0; i < n; ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const TripleIds &x = triples[a], &y = triples[b];
+    return std::tie(x.s, x.r, x.o) < std::tie(y.s, y.r, y.o);
+  });
+  std::vector<TripleId> sealed(n);
+  for (size_t i : order) sealed[i] = TripleTable::FindSealed(txn_, triples[i]);
+  for (size_t i = 0; i < n; ++i) {
     bool inserted = false;
-    const TripleId id = Insert(t, &inserted);
+    const TripleId id = Insert(triples[i], sealed[i], &inserted);
     PMS_RETURN_IF_ERROR(txn_->status());
     if (inserted) {
       if (!added_) first_added_ = id;
@@ -223,7 +263,7 @@ Status Writer::Replace(const Op& op, OpResult* result) {
   bool inserted = false;
   LogRecord record;
   record.type = ChangeType::kReplace;
-  record.triple = Insert(t, &inserted);
+  record.triple = Insert(t, TripleTable::FindSealed(txn_, t), &inserted);
   for (const StoredTriple& old : displaced) {
     result->removed.push_back(Materialise(old.ids, old.id));
     record.removed.push_back(old.id);

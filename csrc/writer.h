@@ -3,6 +3,7 @@
 
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "store_impl.h"
@@ -29,8 +30,10 @@ class Writer {
   // The id of a name; made when it is new.
   Result<NameId> Resolve(Kind kind, std::string_view name, bool* is_new = nullptr);
   Result<NameId> Existing(Kind kind, std::string_view name);  // NotFound for an unknown one
+  // Looks up the entities of many triples in the order of the tables, which costs less than one by one.
+  Status FindAhead(const Op& op);
   bool FindAll(const Op& op, TripleIds* t);  // false: a name is unknown, so the triple is not there
-  TripleId Insert(const TripleIds& t, bool* inserted);
+  TripleId Insert(const TripleIds& t, TripleId sealed, bool* inserted);  // `sealed`: FindSealed's answer
   void RemoveTriple(const TripleIds& t, TripleId id);
   Result<uint32_t> Source(std::string_view text);
   void AddSource(TripleId id, uint32_t source);
@@ -53,6 +56,7 @@ class Writer {
   const InterruptCheck* interrupted_ = nullptr;
   uint64_t work_ = 0;
   std::unordered_map<std::string_view, NameId> ids_[kKinds];
+  std::unordered_set<std::string_view> absent_;  // entities that FindAhead did not find; only during one addition
   std::unordered_map<std::string_view, uint32_t> sources_;
   NameTable::RuleKeys keys_[kKinds];
   std::string rows_[kKinds];      // encoded, not yet written

@@ -75,6 +75,7 @@ class open:  # as the function `pymemstore.open`; a class, so that it can be awa
         sync: Literal["full", "relaxed"] = "full",
         map_size: int | None = None,
         threads: int | None = None,
+        auto_merge: bool = True,
         workers: int = _WORKERS,
     ) -> None:
         self._workers = _input.integer(workers, "workers", 1, 1024)
@@ -89,6 +90,7 @@ class open:  # as the function `pymemstore.open`; a class, so that it can be awa
             sync=sync,
             map_size=map_size,
             threads=threads,
+            auto_merge=auto_merge,
         )
         self._memory: AsyncMemory | None = None
 
@@ -442,9 +444,9 @@ class AsyncMemory:
         """As `Memory.check`."""
         return await self._run(self._memory.check)
 
-    async def compact(self) -> CompactReport:
-        """As `Memory.compact`."""
-        return await self._run(self._memory.compact)
+    async def compact(self, *, progress: Callable[[str, int, int], object] | None = None) -> CompactReport:
+        """As `Memory.compact`. `progress` is called in a thread of the pool."""
+        return await self._run(self._memory.compact, progress=progress)
 
     async def backup(self, path: str | os.PathLike[str]) -> None:
         """As `Memory.backup`."""

@@ -53,6 +53,7 @@ def open(  # as dbm.open: read as pymemstore.open
     sync: Literal["full", "relaxed"] = "full",
     map_size: int | None = None,
     threads: int | None = None,
+    auto_merge: bool = True,
 ) -> Memory:
     """Opens the store in the folder `path`, or makes it.
 
@@ -71,6 +72,8 @@ def open(  # as dbm.open: read as pymemstore.open
             undo the last commits, but never damage the store.
         map_size: first size of the memory map in bytes; it grows by itself.
         threads: threads of a search; None: as many as there are CPUs.
+        auto_merge: merge what was written since the last merge into the sealed base, in a thread of this
+            handle, when it is more than 250,000 rows and more than 1 % of the store. `compact` does so too.
 
     Raises:
         NotFound: no store there (with create=False or read_only=True).
@@ -98,6 +101,7 @@ def open(  # as dbm.open: read as pymemstore.open
         timeout=wait,
         sync=sync,
         map_size=first_map,
+        auto_merge=bool(auto_merge),
         threads=thread_count,
         entity_stamp=stamps[0],
         relation_stamp=stamps[1],
@@ -579,9 +583,11 @@ class Memory:
         problems, counts = self._store.check()
         return CheckReport(not problems, tuple(problems), dict(counts))
 
-    def compact(self) -> CompactReport:
-        """Rewrites the store without free pages and dead vectors."""
-        raw = self._store.compact()
+    def compact(self, *, progress: Callable[[str, int, int], object] | None = None) -> CompactReport:
+        """Merges base and delta into the next generation, without free pages and dead vectors, while others
+        read and write. progress: as for `build_rules`. Raises Locked while another merge or import builds."""
+        _input.callback(progress, "progress")
+        raw = _core.compact(self._store, progress)
         return CompactReport(raw["bytes_before"], raw["bytes_after"])
 
     def backup(self, path: str | os.PathLike[str]) -> None:

@@ -327,7 +327,8 @@ class Stats:
     """Counts of a store. Sizes are in bytes; `dataclasses.asdict` gives a plain dict.
 
     `delta_rows`: changes to triples since the last merge. `sealed_entities`: names in the sealed base;
-    `unruled_entities`: those of them whose rule keys `build_rules` has still to make.
+    `unruled_entities`: those of them whose rule keys `build_rules` has still to make. `merge_error`: why the
+    last merge in this handle's background failed, "" when it didn't.
     """
 
     entities: int
@@ -351,6 +352,7 @@ class Stats:
     generation: int
     format_version: int
     store_id: str
+    merge_error: str
     entity_embedder: str
     relation_embedder: str
 

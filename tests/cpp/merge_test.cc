@@ -335,6 +335,28 @@ TEST(AMergeThatIsStoppedLeavesTheStoreAsItWas) {
   twin.Compare();
 }
 
+TEST(TheDeltaIsMergedInTheBackgroundWhenItHasGrown) {
+  TempDir dir;
+  Options options = TestOptions();
+  options.merge_rows = 300;
+  {
+    auto opened = Store::Open(dir / "s", options);
+    CHECK_OK(opened.status());
+    auto& store = *opened;
+    Twin twin(store.get(), 11);
+    uint32_t generation = 1;
+    for (int i = 0; generation < 4 && i < 20000; ++i) {
+      twin.Step();
+      generation = (*store->GetStats()).generation;
+    }
+    CHECK_EQ(generation, 4u);
+    CHECK_EQ((*store->GetStats()).merge_error, std::string());
+    twin.Compare();
+    for (int i = 0; i < 500; ++i) twin.Step();  // closed while it merges, perhaps
+  }
+  CHECK_EQ((*Open(dir / "s")->Check()).problem_count, 0u);
+}
+
 TEST(OldGenerationsGoWhenNobodyReadsThem) {
   TempDir dir;
   auto store = Open(dir / "s");

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -98,6 +99,10 @@ class Store {
   // The store behind this handle, or why it can't be used (closed, forked).
   Result<std::shared_ptr<StoreImpl>> Get() const;
 
+  // After a commit: whether the delta has grown so far that it should be merged.
+  void MaybeMerge(const std::shared_ptr<StoreImpl>& impl, uint64_t delta_rows, uint64_t triples);
+  void EndMerge();
+
   std::shared_ptr<StoreImpl> impl_;
   const std::string path_;  // as it was given
   const bool read_only_;
@@ -106,6 +111,12 @@ class Store {
   const int threads_;
   const int pid_;
   std::atomic<bool> closed_{false};
+  const bool auto_merge_;
+  const uint64_t merge_rows_;
+  mutable std::mutex merge_mutex_;  // of the next three
+  std::thread merger_;
+  bool merging_ = false;
+  std::string merge_error_;
   mutable std::mutex mutex_;  // of impl_; never taken in a forked child, where another thread may have held it
 };
 

@@ -62,6 +62,8 @@ struct Options {
   Sync sync = Sync::kFull;
   uint64_t map_size = 0;      // bytes of the first LMDB map; 0: chosen. The map grows by itself.
   int threads = 0;            // of a search; 0: the CPU's
+  bool auto_merge = true;     // merge in a thread of the handle's own when the delta has grown
+  uint64_t merge_rows = 250'000;  // not before it has so many rows, nor before it has 1 % of the store's triples
   uint32_t max_readers = 510;
   std::optional<EmbedderStamp> stamps[kKinds];
   bool stamps_if_new = false;  // stamps only apply to a store that is created by this call
@@ -220,6 +222,7 @@ struct Stats {
   uint64_t map_size = 0, map_used = 0, disk_bytes = 0;
   uint32_t readers = 0, max_readers = 0, generation = 0, format_version = 0;
   std::string store_id;
+  std::string merge_error;  // why the last merge in the background failed; "": it did not
 };
 
 struct CheckReport {
