@@ -55,7 +55,7 @@ $(VENV)/.test: $(VENV)/.base $(BUILD_INPUTS)
 
 $(VENV)/.bench: $(VENV)/.test
 	@# hnswlib is built here and needs numpy's build isolated from ours.
-	$(PIP) install --quiet 'hnswlib>=0.8'
+	$(PIP) install --quiet 'hnswlib>=0.8' 'pyoxigraph>=0.4'
 	touch $@
 
 $(VENV)/.model: $(VENV)/.base
@@ -73,13 +73,15 @@ asan: $(VENV)/.base
 	UBSAN_OPTIONS=print_stacktrace=1 $(CTEST) build/asan
 
 # The tests that have threads, under the race detector.
-TSAN_TESTS := store_test lmdb_env_test exact_scan_test
+TSAN_TESTS := store_test lmdb_env_test exact_scan_test merge_test
+THREADED_MERGES := WritesDuringAMergeAreTakenOver TheDeltaIsMergedInTheBackgroundWhenItHasGrown
 THREADED_SCANS := ThreadsGiveTheSameResults SeveralCallersAtOnceWhileTheRowsGrow AnInterruptionEndsTheCall
 tsan: $(VENV)/.base
 	$(CMAKE_SANITIZED) -B build/tsan -DPYMEMSTORE_SANITIZE=thread
 	$(BIN)/cmake --build build/tsan --target $(TSAN_TESTS)
 	set -e; export TSAN_OPTIONS='halt_on_error=1 suppressions=$(abspath tests/cpp/tsan.supp)'; \
-	  build/tsan/store_test; build/tsan/lmdb_env_test; build/tsan/exact_scan_test $(THREADED_SCANS)
+	  build/tsan/store_test; build/tsan/lmdb_env_test; build/tsan/exact_scan_test $(THREADED_SCANS); \
+	  build/tsan/merge_test $(THREADED_MERGES)
 
 # ---- Python ----
 pytest: $(VENV)/.test $(VENV)/.model
@@ -91,9 +93,9 @@ lint: $(VENV)/.test
 	$(BIN)/basedpyright pymemstore/_core.pyi
 	$(BIN)/stubtest pymemstore._core $(if $(STUBTEST_ALLOWLIST),--allowlist $(STUBTEST_ALLOWLIST))
 
-# Each benchmark checks its results against brute force; --quick takes small inputs.
+# --quick takes small inputs.
 bench-quick: $(VENV)/.bench
-	set -e; for bench in $$(grep -ls -- --quick benchmarks/bench_*.py); do \
+	set -e; for bench in $$(grep -ls -- --quick benchmarks/bench_*.py) benchmarks/scale.py; do \
 	  echo "== $$bench --quick"; $(BIN)/python $$bench --quick; done
 
 clean:
