@@ -306,6 +306,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder for the stores; a temporary one by default")
     parser.add_argument("--out", type=Path, help="JSON, with what earlier runs put there")
     parser.add_argument("--report", type=Path, help="Markdown page made from all results")
+    parser.add_argument("--plot", type=Path, help="SVG of the sizes; needs matplotlib")
     parser.add_argument("--step", choices=sorted(STEPS), help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -339,6 +340,8 @@ def main() -> None:
     print(page)
     if args.report:
         args.report.write_text(page, encoding="utf-8")
+    if args.plot:
+        scale_report.plot(results, str(args.plot))
 
 
 def _save(path: Path | None, results: dict[str, Any]) -> None:

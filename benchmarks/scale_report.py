@@ -106,3 +106,37 @@ def page(results: dict[str, Any]) -> str:
         ]
         parts.append(_table(head, rows))
     return "\n".join(parts) + "\n"
+
+
+def plot(results: dict[str, Any], path: str) -> None:
+    """The paper's Figure 4, and how the rates change with the size, as SVG. Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "pymemstore"
+    from matplotlib import pyplot
+
+    sizes = [results["sizes"][key] for key in sorted(results["sizes"], key=int)]
+    counts = [r["triples"] / 1e6 for r in sizes]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for label, style, value in (
+        (
+            "vectors of entities and relations",
+            "o-",
+            lambda r: (r["entities"] + r["relations"]) * _VECTOR_BYTES,
+        ),
+        ("one a proposition", "s--", lambda r: r["triples"] * _VECTOR_BYTES),
+        ("the store without vectors", "^:", lambda r: r["disk_bytes"]),
+    ):
+        left.plot(counts, [value(r) / 1e9 for r in sizes], style, label=label)
+    left.set(xscale="log", yscale="log", xlabel="million triples", ylabel="GB")
+    left.legend()
+    for label, style, value in (
+        ("import, a CPU-second", "o-", lambda r: r["read"] / r["cpu_s"]),
+        ("durable writes, 1,000 a commit", "s--", lambda r: r["write_1000_per_s"]),
+        ("durable writes, 100,000 a commit", "^:", lambda r: r["write_100000_per_s"]),
+    ):
+        right.plot(counts, [value(r) / 1e6 for r in sizes], style, label=label)
+    right.set(xscale="log", xlabel="million triples", ylabel="million triples a second", ylim=(0, None))
+    right.legend()
+    figure.savefig(path, metadata={"Date": None})

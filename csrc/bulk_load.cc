@@ -173,7 +173,8 @@ class BulkLoad::Impl {
       options.source = options_.source;
       options.memory = options_.memory;
       options.update = options_.update;
-      options.timeout_s = timeout_s_;
+      // A merge may be under way, and a long import is not thrown away for it.
+      options.timeout_s = std::max(timeout_s_, 3600.0);
       PMS_ASSIGN_OR_RETURN(result_, SealLoad(store_.get(), options, &sink_, progress, interrupted));
       sealed_ = true;
     }

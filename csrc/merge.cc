@@ -44,7 +44,7 @@ class CatchUp {
     }
     for (const std::string& key : spo) CopyTriple(GetSpo(key.data()));
     for (const auto& [kind, id] : names) PMS_RETURN_IF_ERROR(CopyName(kind, id));
-    for (const std::string& key : row_runs) PMS_RETURN_IF_ERROR(CopyRowRun(key));
+    for (const std::string& key : row_runs) PMS_RETURN_IF_ERROR(CopyRowRun(key, before.rows[0]));
     for (Kind kind : {Kind::kEntity, Kind::kRelation}) {
       const size_t k = Index(kind);
       if (copiers_[k]) PMS_RETURN_IF_ERROR(copiers_[k]->Flush());
@@ -108,13 +108,16 @@ class CatchUp {
     return to_->status();
   }
 
-  Status CopyRowRun(const std::string& key) {
+  // Rows from `first_new` on were not there when the generation was built.
+  Status CopyRowRun(const std::string& key, uint64_t first_new) {
     const NameTable& table = old_.gen->names[0];
     Bytes value;
     if (!from_->Get(Table::kBaseRow, key, &value) || value.size() != 12) return from_->status();
     const NameId first = GetBe32(key.data());
     const uint64_t first_row = GetBe64(value.data());
-    for (uint32_t i = 0; i < GetBe32(value.data() + 8) && to_->ok(); ++i) {
+    const uint64_t count = GetBe32(value.data() + 8);
+    for (uint64_t at = first_new > first_row ? first_new - first_row : 0; at < count && to_->ok(); ++at) {
+      const auto i = static_cast<NameId>(at);
       NameRecord record;
       if (!table.Get(to_, first + i, &record) || record.row_plus_1) continue;
       PMS_ASSIGN_OR_RETURN(const uint64_t row, Row(Kind::kEntity, first + i, std::string(record.name), first_row + i));
