@@ -247,7 +247,7 @@ class BulkLoad::Impl {
     if (!line.empty() && line.back() == '\n') line.remove_suffix(1);
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     const Status status = reader_->Line(line, &sink_);
-    if (!status.ok()) {
+    if (__builtin_expect(!status.ok(), 0)) {
       if (status.code() != Code::kInvalidArgument) return status;
       ++rejected_;
       rejects_.push_back({state_.input, line_ + 1, status.message()});

@@ -11,25 +11,29 @@ Status BulkSink::Open(const std::string& dir, const StagedState& state, uint64_t
 }
 
 Status BulkSink::Triple(std::string_view subject, std::string_view relation, std::string_view object) {
-  PMS_RETURN_IF_ERROR(NameTable::CheckName(Kind::kEntity, subject));
-  PMS_RETURN_IF_ERROR(NameTable::CheckName(Kind::kRelation, relation));
-  PMS_RETURN_IF_ERROR(NameTable::CheckName(Kind::kEntity, object));
-  if (waiting_count_ == kGroup) status_ = FlushGroup();
-  PMS_RETURN_IF_ERROR(status_);
+  const auto fits = [](std::string_view name) { return name.size() - 1 < kMaxNameBytes; };  // 1 to the most
+  if (!fits(subject) || !fits(relation) || !fits(object)) {
+    PMS_RETURN_IF_ERROR(NameTable::CheckName(Kind::kEntity, subject));
+    PMS_RETURN_IF_ERROR(NameTable::CheckName(Kind::kRelation, relation));
+    PMS_RETURN_IF_ERROR(NameTable::CheckName(Kind::kEntity, object));
+  }
+  if (waiting_count_ == kGroup) {
+    status_ = FlushGroup();
+    PMS_RETURN_IF_ERROR(status_);
+  }
   Waiting& w = waiting_[waiting_count_++];
   w = {subject, relation, object, names_[0].Hash(subject, false), names_[0].Hash(object, false)};
   names_[0].Prefetch(w.s_hash);
   names_[0].Prefetch(w.o_hash);
+  // Its slots come while others are read; so do the texts that those lead to.
+  if (waiting_count_ > kSlotsAhead) PrefetchTexts(waiting_[waiting_count_ - 1 - kSlotsAhead]);
   return Status::Ok();
 }
 
 Status BulkSink::FlushGroup() {
   const size_t count = waiting_count_;
   waiting_count_ = 0;
-  for (size_t i = 0; i < count; ++i) {
-    names_[0].PrefetchText(waiting_[i].s_hash);
-    names_[0].PrefetchText(waiting_[i].o_hash);
-  }
+  for (size_t i = count > kSlotsAhead ? count - kSlotsAhead : 0; i < count; ++i) PrefetchTexts(waiting_[i]);
   for (size_t i = 0; i < count; ++i) {
     const Waiting& w = waiting_[i];
     if (w.s != last_subject_ || last_subject_.empty()) {

@@ -40,7 +40,11 @@ class BulkSink : public FactSink {
     std::string_view s, r, o;
     uint64_t s_hash, o_hash;
   };
-  static constexpr size_t kGroup = 64;
+  static constexpr size_t kGroup = 64, kSlotsAhead = 16;
+  void PrefetchTexts(const Waiting& w) const {
+    names_[0].PrefetchText(w.s_hash);
+    names_[0].PrefetchText(w.o_hash);
+  }
   void AddNote(NoteType type, Kind kind, Ref ref, uint32_t number, std::string_view text);
   Status FlushGroup();
 

@@ -35,17 +35,6 @@ const TableInfo& Info(Table table) {
 
 void AppendLe32(std::string* s, uint32_t v) { s->append(reinterpret_cast<const char*>(&v), 4); }
 void AppendLe64(std::string* s, uint64_t v) { s->append(reinterpret_cast<const char*>(&v), 8); }
-uint32_t GetLe32(const char* p) {
-  uint32_t v;
-  std::memcpy(&v, p, 4);
-  return v;
-}
-uint64_t GetLe64(const char* p) {
-  uint64_t v;
-  std::memcpy(&v, p, 8);
-  return v;
-}
-
 namespace {
 
 // Reads the fields of a value in turn; `ok` turns false when it is too short.

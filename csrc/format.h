@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -80,8 +81,16 @@ inline uint64_t GetBe64(const char* p) {
 }
 void AppendLe32(std::string* s, uint32_t v);
 void AppendLe64(std::string* s, uint64_t v);
-uint32_t GetLe32(const char* p);
-uint64_t GetLe64(const char* p);
+inline uint32_t GetLe32(const char* p) {
+  uint32_t v;
+  std::memcpy(&v, p, 4);
+  return v;
+}
+inline uint64_t GetLe64(const char* p) {
+  uint64_t v;
+  std::memcpy(&v, p, 8);
+  return v;
+}
 
 // A key or value of fixed size on the stack.
 template <size_t N>

@@ -12,13 +12,29 @@ uint64_t ZigZag(int64_t v) { return static_cast<uint64_t>(v) << 1 ^ static_cast<
 int64_t UnZigZag(uint64_t v) { return static_cast<int64_t>(v >> 1) ^ -static_cast<int64_t>(v & 1); }
 int64_t Difference(uint64_t a, uint64_t b) { return static_cast<int64_t>(a - b); }
 
+// A row as it is coded: a few varints, put together without a string.
+class Entry {
+ public:
+  void Add(uint64_t v) {
+    for (; v >= 0x80; v >>= 7) data_[size_++] = static_cast<char>(v | 0x80);
+    data_[size_++] = static_cast<char>(v);
+  }
+  Bytes bytes() const { return {data_, size_}; }
+  size_t size() const { return size_; }
+
+ private:
+  char data_[40];  // at most four varints of ten bytes
+  size_t size_ = 0;
+};
+
 enum : uint64_t { kSamePair = 0, kSameFirst = 1, kOther = 2 };
 
 }  // namespace
 
 void AppendVarint(std::string* s, uint64_t v) {
-  for (; v >= 0x80; v >>= 7) s->push_back(static_cast<char>(v | 0x80));
-  s->push_back(static_cast<char>(v));
+  Entry entry;
+  entry.Add(v);
+  s->append(entry.bytes());
 }
 
 uint64_t VarintReader::NextLong() {
@@ -84,21 +100,21 @@ bool RowBlockReader::Next() {
 
 void RowBlockWriter::Add(const PackedRow& row) {
   if (!key_.empty()) {
-    entry_.clear();
+    Entry entry;
     const bool follows = row.x == last_.x + 1;
     if (row.a == last_.a && row.b == last_.b) {
-      AppendVarint(&entry_, (row.c - last_.c) << 3 | kSamePair << 1 | !follows);
+      entry.Add((row.c - last_.c) << 3 | kSamePair << 1 | !follows);
     } else if (row.a == last_.a) {
-      AppendVarint(&entry_, static_cast<uint64_t>(row.b - last_.b) << 3 | kSameFirst << 1 | !follows);
-      AppendVarint(&entry_, row.c);
+      entry.Add(static_cast<uint64_t>(row.b - last_.b) << 3 | kSameFirst << 1 | !follows);
+      entry.Add(row.c);
     } else {
-      AppendVarint(&entry_, static_cast<uint64_t>(row.a - last_.a) << 3 | kOther << 1 | !follows);
-      AppendVarint(&entry_, row.b);
-      AppendVarint(&entry_, row.c);
+      entry.Add(static_cast<uint64_t>(row.a - last_.a) << 3 | kOther << 1 | !follows);
+      entry.Add(row.b);
+      entry.Add(row.c);
     }
-    if (!follows) AppendVarint(&entry_, ZigZag(Difference(row.x, last_.x)));
-    if (value_.size() + entry_.size() <= (by_object_ ? kOpsBlock : kSpoBlock)) {
-      value_.append(entry_);
+    if (!follows) entry.Add(ZigZag(Difference(row.x, last_.x)));
+    if (value_.size() + entry.size() <= (by_object_ ? kOpsBlock : kSpoBlock)) {
+      value_.append(entry.bytes());
       last_ = row;
       return;
     }
@@ -147,11 +163,11 @@ void PairBlockWriter::Add(HashPair pair) {
   if (!key_.empty()) {
     if (pair == last_) return;
     const uint64_t delta = pair.first - last_.first;
-    entry_.clear();
-    AppendVarint(&entry_, delta);
-    AppendVarint(&entry_, delta ? pair.second : pair.second - last_.second);
-    if (value_.size() + entry_.size() <= kPairBlock) {
-      value_.append(entry_);
+    Entry entry;
+    entry.Add(delta);
+    entry.Add(delta ? pair.second : pair.second - last_.second);
+    if (value_.size() + entry.size() <= kPairBlock) {
+      value_.append(entry.bytes());
       last_ = pair;
       return;
     }
@@ -236,17 +252,19 @@ bool TripleBlockReader::Next(TripleIds* t) {
 void TripleBlockWriter::Add(TripleId id, const TripleIds& t) {
   if (first_ != kNoTriple && id != next_) Flush();
   for (;;) {
-    entry_.clear();
+    Entry entry;
     const bool other_r = t.r != last_.r;
     const int64_t ds = Difference(t.s, last_.s);
-    AppendVarint(&entry_, ZigZag(ds) << 1 | other_r);
-    if (other_r) AppendVarint(&entry_, t.r);
-    AppendVarint(&entry_, ds == 0 && !other_r ? ZigZag(Difference(t.o, last_.o)) : t.o);
-    if (value_.size() + entry_.size() <= kTripleBlock) break;
+    entry.Add(ZigZag(ds) << 1 | other_r);
+    if (other_r) entry.Add(t.r);
+    entry.Add(ds == 0 && !other_r ? ZigZag(Difference(t.o, last_.o)) : t.o);
+    if (value_.size() + entry.size() <= kTripleBlock) {
+      value_.append(entry.bytes());
+      break;
+    }
     Flush();
   }
   if (first_ == kNoTriple) first_ = id;
-  value_.append(entry_);
   next_ = id + 1;
   last_ = t;
 }

@@ -74,7 +74,7 @@ class RowBlockWriter {
  private:
   const bool by_object_;
   EmitBlock emit_;
-  std::string key_, value_, entry_;
+  std::string key_, value_;
   PackedRow last_;
 };
 
@@ -107,7 +107,7 @@ class PairBlockWriter {
 
  private:
   EmitBlock emit_;
-  std::string key_, value_, entry_;
+  std::string key_, value_;
   HashPair last_;
 };
 
@@ -167,7 +167,7 @@ class TripleBlockWriter {
  private:
   EmitBlock emit_;
   TripleId first_ = kNoTriple, next_ = kNoTriple;
-  std::string value_, entry_;
+  std::string value_;
   TripleIds last_;
 };
 

@@ -51,8 +51,12 @@ class StagedNames {
   void Prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask_]); }
   // The slot should be in the cache by now: the text that it probably leads to.
   void PrefetchText(uint64_t hash) const {
-    const uint64_t slot = slots_[hash & mask_];
-    if (slot) __builtin_prefetch(file_.data() + (slot & kOffset) - 1);
+    uint64_t slot = slots_[hash & mask_];
+    if (slot && slot >> kOffsetBits != hash >> kOffsetBits) slot = slots_[(hash + 1) & mask_];
+    if (!slot) return;
+    const char* record = file_.data() + (slot & kOffset) - 1;
+    __builtin_prefetch(record);
+    __builtin_prefetch(record + 40);  // most names end there
   }
   Status Intern(Bytes text, bool key, uint64_t hash, Ref* ref);
   bool Find(Bytes text, bool key, Ref* ref) const;

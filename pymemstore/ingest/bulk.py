@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from pymemstore import _core
 from pymemstore.errors import InvalidArgument, IOError
-from pymemstore.ingest.ahead import Ahead
+from pymemstore.ingest.ahead import Ahead, Piece
 from pymemstore.ingest.readers import Source
 from pymemstore.memory import Memory
 
@@ -300,8 +300,8 @@ class _Text(_Input):
     def __init__(self, path: str) -> None:
         self._source = Source(path)
         self.name, self.size = self._source.name, self._source.size
-        self._ahead = Ahead(self._source.stream)
-        self._head = b""
+        self._ahead = Ahead(self._source.stream, self._source.plain)
+        self._head: list[Piece] = []
         try:
             self._head = self._ahead.at_least(_HEAD)
         except OSError as error:
@@ -313,7 +313,7 @@ class _Text(_Input):
             raise InvalidArgument(f"{self.name}: the file is empty")
 
     def identity(self) -> object:
-        return [self.size, hashlib.sha256(self._head[:_HEAD]).hexdigest()]
+        return [self.size, hashlib.sha256(b"".join(self._head)[:_HEAD]).hexdigest()]
 
     def feed(self, load: _core.BulkLoad, row: int) -> Iterator[None]:
         skip = load.consumed

@@ -103,17 +103,24 @@ class _Counted(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
     def readinto(self, buffer: Any) -> int:
         if self._head:
             piece = self._head[: len(buffer)]
             self._head = self._head[len(piece) :]
+            buffer[: len(piece)] = piece
+            got = len(piece)
+        elif hasattr(self._inner, "readinto1"):
+            # What a pipe has; readinto would wait for a full buffer
+            got = self._inner.readinto1(buffer)
         else:
-            # read1 hands over what a pipe has; read would wait for a full buffer
-            read1 = getattr(self._inner, "read1", self._inner.read)
-            piece = read1(len(buffer))
-        buffer[: len(piece)] = piece
-        self.position += len(piece)
-        return len(piece)
+            piece = self._inner.read(len(buffer))
+            buffer[: len(piece)] = piece
+            got = len(piece)
+        self.position += got
+        return got
 
 
 class _Body(io.RawIOBase):
@@ -268,6 +275,8 @@ class Source:
             body = lzma.LZMAFile(buffered)  # noqa: SIM115
         elif magic.startswith(b"\x28\xb5\x2f\xfd"):
             body = _zstandard(buffered, self.name)
+        # Plain bytes may be had without the layers above
+        self.plain: io.RawIOBase | None = self._counted if body is buffered else None
         self._body = _Body(body, self.name)
         self.stream = io.BufferedReader(self._body, 1 << 16)
 
