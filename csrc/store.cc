@@ -1,5 +1,6 @@
 #include "pymemstore/store.h"
 
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -195,6 +196,10 @@ void Store::MaybeMerge(const std::shared_ptr<StoreImpl>& impl, uint64_t delta_ro
   if (merger_.joinable()) merger_.join();  // it has ended
   merging_ = true;
   merger_ = std::thread([this, impl] {
+    // Signals are for the caller's threads: one that came here would not wake them.
+    sigset_t all;
+    sigfillset(&all);
+    (void)pthread_sigmask(SIG_BLOCK, &all, nullptr);
     // Somebody else's merge is as good.
     const Status status = MergeStore(impl.get(), {}, 0, {}, [this] { return closed_.load(); });
     const bool told = !status.ok() && status.code() != Code::kLocked && status.code() != Code::kInterrupted;

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def rounds(count: int, triples: int, work: Path, seed: int = 0) -> collections.C
         found = content(store)
         for what, value in clean.items():
             assert found[what] == value, f"{what} differ after kills; last in {fell}"
-        print(f"\r{histogram.total()} kills", end="", file=sys.stderr, flush=True)
+        print(f"{histogram.total()} of {count} kills", file=sys.stderr, flush=True)
     return histogram
 
 
@@ -194,14 +195,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="kills")
     parser.add_argument("--triples", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="so many at once, each with its share of the kills"
+    )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         child(*args.child)
         return
-    with tempfile.TemporaryDirectory() as work:
-        histogram = rounds(args.rounds, args.triples, Path(work), args.seed)
-    print(f"\npython tests/crash/kill_import.py {' '.join(sys.argv[1:])}")
+    histogram: collections.Counter[str] = collections.Counter()
+    share = -(-args.rounds // args.jobs)
+    with tempfile.TemporaryDirectory() as work, ProcessPoolExecutor(args.jobs) as pool:
+        running = []
+        for job in range(args.jobs):
+            (folder := Path(work) / str(job)).mkdir()
+            running.append(pool.submit(rounds, share, args.triples, folder, args.seed + job))
+        for each in running:
+            histogram += each.result()
+    print(f"python tests/crash/kill_import.py {' '.join(sys.argv[1:])}")
     print(f"{datetime.date.today()}, pymemstore {pymemstore.__version__}, {args.triples:,} triples")
     print(f"{histogram.total()} kills, every resumed store equal to the clean one. Where they fell:")
     for phase, n in histogram.most_common():
