@@ -286,7 +286,7 @@ Status SwitchGeneration(StoreImpl* impl, Generation* from, uint32_t to, bool* sw
 Status MergeStore(StoreImpl* impl, const MergeOptions& options, double timeout_s, const BuildProgress& progress,
                   const InterruptCheck& interrupted) {
   {
-    PMS_ASSIGN_OR_RETURN(WriterLock building, LockBuilding(impl, timeout_s, interrupted));
+    PMS_ASSIGN_OR_RETURN(WriterLock building, LockBuilding(impl, options.wait ? timeout_s : 0, interrupted));
     PMS_RETURN_IF_ERROR(Merge(impl, options, timeout_s, progress, interrupted).Run());
   }
   impl->RemoveStaleGenerations();

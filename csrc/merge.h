@@ -18,6 +18,7 @@ struct MergeOptions {
   bool vectors = false;  // rewrite vector files that hold rows that nobody owns
   bool rules = false;    // make the rule keys that sealed names wait for
   size_t memory = 0;     // bytes for sorting; 0: 1 GiB
+  bool wait = true;      // for another merge to end, up to the timeout; else Locked at once
 };
 
 // Base and delta become the base of the next generation. Readers and writers go on; writers wait while what they

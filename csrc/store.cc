@@ -200,8 +200,10 @@ void Store::MaybeMerge(const std::shared_ptr<StoreImpl>& impl, uint64_t delta_ro
     sigset_t all;
     sigfillset(&all);
     (void)pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    // Somebody else's merge is as good.
-    const Status status = MergeStore(impl.get(), {}, 0, {}, [this] { return closed_.load(); });
+    // Somebody else's merge is as good. The writer's lock is still the caller's at first.
+    MergeOptions options;
+    options.wait = false;
+    const Status status = MergeStore(impl.get(), options, 3600, {}, [this] { return closed_.load(); });
     const bool told = !status.ok() && status.code() != Code::kLocked && status.code() != Code::kInterrupted;
     std::lock_guard<std::mutex> done(merge_mutex_);
     merge_error_ = told ? status.message() : "";
