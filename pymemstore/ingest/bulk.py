@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -275,7 +276,7 @@ class _Run:
             self.rejects_file.write(json.dumps({"file": name, "line": line, "why": why}) + "\n")
 
 
-class _Input:
+class _Input(ABC):
     """One file: what identifies it, and its content for the core."""
 
     name: str
@@ -283,17 +284,18 @@ class _Input:
     position = 0  # bytes of them that were read
     row = 0  # of a table: rows done
 
-    def identity(self) -> object:
-        raise NotImplementedError
+    @abstractmethod
+    def identity(self) -> object: ...
 
+    @abstractmethod
     def feed(self, load: _core.BulkLoad, row: int) -> Iterator[None]:
         """Hands the core all of the file from where it is; yields after each piece."""
-        raise NotImplementedError
 
     def refused(self) -> list[tuple[int, str]]:
         return []
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing to do for one that is not kept open."""
 
 
 class _Text(_Input):
