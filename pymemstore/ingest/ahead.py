@@ -69,7 +69,7 @@ class Ahead:
             self._put(error)
 
     def at_least(self, size: int) -> list[Piece]:
-        """The first pieces, `size` bytes or more; fewer at the end, or before a failure, which comes later."""
+        """The first pieces, `size` bytes or more; fewer at the end, or before a failure, which follows."""
         taken: list[Piece] = []
         while sum(map(len, taken)) < size and not self._ended:
             item = self._queue.get()

@@ -294,8 +294,8 @@ class _Input(ABC):
     def refused(self) -> list[tuple[int, str]]:
         return []
 
-    def close(self) -> None:
-        """Nothing to do for one that is not kept open."""
+    @abstractmethod
+    def close(self) -> None: ...
 
 
 class _Text(_Input):
@@ -424,6 +424,9 @@ class _Table(_Input):
     def refused(self) -> list[tuple[int, str]]:
         refused, self._refused = self._refused, []
         return refused
+
+    def close(self) -> None:
+        """Pyarrow closes its file with the object."""
 
 
 @contextmanager
