@@ -96,7 +96,10 @@ class Parser {
     }
     if (rest_.empty()) return Fail("an IRI without end");
     rest_.remove_prefix(1);
-    return iri->find(':') != std::string::npos || Fail("an IRI that is not absolute");
+    // A scheme, and a colon before anything that ends one.
+    const size_t colon = iri->find_first_of(":/?#");
+    return (colon != std::string::npos && colon > 0 && (*iri)[colon] == ':' && IsLetter((*iri)[0])) ||
+           Fail("an IRI that is not absolute");
   }
   bool Literal(Term* term) {
     term->type = TermType::kLiteral;
@@ -106,7 +109,8 @@ class Parser {
         if (!Escape(&term->text)) return false;
         continue;
       }
-      const size_t n = std::min(rest_.find_first_of("\\\""), rest_.size());
+      const size_t n = std::min(rest_.find_first_of("\\\"\r\n"), rest_.size());
+      if (n < rest_.size() && (rest_[n] == '\r' || rest_[n] == '\n')) return Fail("a literal with a raw line end");
       term->text.append(rest_.substr(0, n));
       rest_.remove_prefix(n);
     }
@@ -121,12 +125,18 @@ class Parser {
   }
   bool Language(std::string* language) {
     rest_.remove_prefix(1);
-    while (!rest_.empty() && (IsLetter(rest_[0]) || (!language->empty() && (rest_[0] == '-' || IsDigit(rest_[0]))))) {
+    bool first = true;  // the first part has letters only, and no part is empty
+    while (!rest_.empty() && (IsLetter(rest_[0]) || rest_[0] == '-' || (!first && IsDigit(rest_[0])))) {
       const char c = rest_[0];
+      if (c == '-') {
+        if (language->empty() || language->back() == '-') break;
+        first = false;
+      }
       language->push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c);
       rest_.remove_prefix(1);
     }
-    return (!language->empty() && language->back() != '-') || Fail("a language tag that is none");
+    const bool whole = rest_.empty() || (rest_[0] != '-' && !IsDigit(rest_[0]));
+    return (whole && !language->empty() && language->back() != '-') || Fail("a language tag that is none");
   }
   bool Escape(std::string* out) {
     static constexpr std::string_view kFrom = "tbnrf\"'\\", kTo = "\t\b\n\r\f\"'\\";
@@ -176,7 +186,7 @@ struct Policy {
 };
 
 bool IsWikidataId(std::string_view id) {
-  return id.size() > 1 && (id[0] == 'Q' || id[0] == 'P' || id[0] == 'L') &&
+  return id.size() > 1 && id.size() <= 64 && (id[0] == 'Q' || id[0] == 'P' || id[0] == 'L' || id[0] == 'E') &&
          id.find_first_not_of("0123456789-FS", 1) == std::string_view::npos;
 }
 
@@ -193,7 +203,10 @@ class NTriplesReader : public LineReader {
     if (!parser.Parse(&t)) return parser.problem().empty() ? Status::Ok() : Status::InvalidArgument(parser.problem());
     if (t.subject.type == TermType::kBlank || t.object.type == TermType::kBlank) return Skip("blank node");
     const std::string id = Id(t.subject.text);
-    if (!policy_.items.empty() && !policy_.items.count(id)) return Skip("item filter");
+    const bool known = id.size() != t.subject.text.size();  // Wikidata's: Id() made it shorter
+    if (known && id[0] == 'L') return Skip("lexeme");
+    // As in JSON the filter leaves properties alone: they name the relations.
+    if (!policy_.items.empty() && !(known && id[0] == 'P') && !policy_.items.count(id)) return Skip("item filter");
     if (t.predicate.text == kLabel) return Named(id, t.object, false, sink);
     if (t.predicate.text == kAltLabel) return Named(id, t.object, true, sink);
     if (t.predicate.text == kSameAs) return SameAs(id, t.object, sink);

@@ -30,9 +30,11 @@ bool Member(const dom::object& object, std::string_view key, dom::object* member
   return !object[key].get(*member);
 }
 
-// Q42, P31, L7, L7-F1, M5.
+// Q42, P31, L7, L7-F1, M5, E3 (a schema). None is longer than a sink takes, so that no line fails half told.
 bool IsId(std::string_view id) {
-  if (id.size() < 2 || (id[0] != 'Q' && id[0] != 'P' && id[0] != 'L' && id[0] != 'M')) return false;
+  constexpr size_t kLongest = 64;
+  if (id.size() < 2 || id.size() > kLongest) return false;
+  if (std::string_view("QPLME").find(id[0]) == std::string_view::npos) return false;
   return id[1] >= '0' && id[1] <= '9' && id.find_first_not_of("0123456789-FS", 1) == std::string_view::npos;
 }
 
@@ -47,7 +49,15 @@ class WikidataReader : public LineReader {
   explicit WikidataReader(Policy options) : options_(std::move(options)) {}
 
   Status Line(std::string_view line, FactSink* sink) override {
-    if (!gathered_.empty()) return Gather(line, sink);
+    if (!gathered_.empty()) {
+      if (line.empty() || line[0] != '{') return Gather(line, sink);
+      // No line inside a record begins so: what was gathered is a line that was cut, and costs no other.
+      gathered_.clear();
+      const Status status = Line(line, sink);
+      if (!status.ok() && status.code() != Code::kInvalidArgument) return status;
+      return Status::InvalidArgument("not JSON: the record before this line has no end" +
+                                     (status.ok() ? std::string() : "; " + status.message()));
+    }
     std::string_view text = Trim(line);
     if (text.empty()) return Status::Ok();
     if (text == "[") {
@@ -70,10 +80,15 @@ class WikidataReader : public LineReader {
   Status End(FactSink*) override {
     if (!gathered_.empty()) {
       gathered_.clear();
+      counts_.erase("opening brackets");
+      counts_.erase("closing brackets");
       return Status::InvalidArgument("incomplete: the input ends inside an entity");
     }
-    if (counts_["opening brackets"] > counts_["closing brackets"])
-      return Status::InvalidArgument("incomplete dump: there is no closing bracket");
+    // Of this input only: the next one has brackets of its own.
+    const bool open = counts_["opening brackets"] > counts_["closing brackets"];
+    counts_.erase("opening brackets");
+    counts_.erase("closing brackets");
+    if (open) return Status::InvalidArgument("incomplete dump: there is no closing bracket");
     return Status::Ok();
   }
 
@@ -140,6 +155,11 @@ class WikidataReader : public LineReader {
       ++counts_["skipped: item filter"];
       return Status::Ok();
     }
+    if (!entity["missing"].error()) {
+      // The web API's answer for an id that there is not: no entity, and nothing to withdraw.
+      ++counts_["skipped: missing entity"];
+      return Status::Ok();
+    }
     ++counts_[property ? "properties" : "items"];
     PMS_ASSIGN_OR_RETURN(const FactSink::Ref self, sink->Key(Kind::kEntity, id));
     Names(entity, Kind::kEntity, self, sink);
@@ -148,7 +168,16 @@ class WikidataReader : public LineReader {
       Names(entity, Kind::kRelation, relation, sink);
     }
     sink->Whole(self);
-    dom::object claims;
+    dom::object redirects, claims;
+    // The web API followed it.
+    if (Member(entity, "redirects", &redirects)) {
+      const Status status = Redirect(Text(redirects, "from"), Text(redirects, "to"), sink);
+      if (status.code() == Code::kInvalidArgument) {
+        ++counts_["skipped: redirect without ids"];
+      } else {
+        PMS_RETURN_IF_ERROR(status);
+      }
+    }
     if (!Member(entity, "claims", &claims)) return Status::Ok();  // missing, or [] for an empty one
     for (const auto [id_of_property, list] : claims) {
       dom::array statements;
@@ -256,6 +285,10 @@ class WikidataReader : public LineReader {
     dom::object qualifiers;
     const std::string_view id = Text(statement, "id");
     if (id.empty() || !Member(statement, "qualifiers", &qualifiers)) return Status::Ok();
+    if (id.size() > kMaxExternalIdBytes) {
+      ++counts_["skipped: bad statement id"];
+      return Status::Ok();
+    }
     FactSink::Ref node = 0;
     bool made = false;
     for (const std::string_view property : {"P580", "P582", "P585"}) {
@@ -264,7 +297,8 @@ class WikidataReader : public LineReader {
       for (const dom::element entry : snaks) {
         dom::object snak;
         FactSink::Ref time = 0;
-        if (entry.get(snak)) continue;
+        // Of novalue and somevalue only those of statements are counted.
+        if (entry.get(snak) || Text(snak, "snaktype") != "value") continue;
         PMS_ASSIGN_OR_RETURN(const bool has_value, Value(snak, sink, &time));
         if (!has_value) continue;
         if (!made) {
@@ -305,7 +339,8 @@ class WikidataReader : public LineReader {
       uint64_t number = 0;
       if (id.empty() && !value["numeric-id"].get(number)) {
         const std::string_view entity = Text(value, "entity-type");
-        id = (entity == "property" ? "P" : entity == "lexeme" ? "L" : "Q") + std::to_string(number);
+        const char* letter = entity == "property" ? "P" : entity == "lexeme" ? "L" : entity == "item" ? "Q" : "";
+        id = letter + std::to_string(number);
       }
       if (!IsId(id)) return Skip("bad value");
       PMS_ASSIGN_OR_RETURN(*ref, sink->Key(Kind::kEntity, id));

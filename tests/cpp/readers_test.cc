@@ -185,6 +185,85 @@ TEST(ARejectedLineHasToldNothing) {
   CHECK(sink.said.empty());
 }
 
+TEST(ALineCutToItsBraceCostsNoOther) {
+  auto reader = Wikidata();
+  Recorder sink;
+  CHECK_OK(reader->Line("[", &sink));
+  CHECK_OK(reader->Line("{", &sink));
+  CHECK(reader->Line(R"({"id":"Q2"},)", &sink).code() == Code::kInvalidArgument);  // says that the one before is cut
+  CHECK(reader->AtRecordStart());
+  CHECK_OK(reader->Line(R"({"id":"Q3"})", &sink));
+  CHECK_OK(reader->Line("]", &sink));
+  CHECK_OK(reader->End(&sink));
+  CHECK(sink.said == (Said{"<Q2> whole", "<Q3> whole"}));
+}
+
+TEST(EachInputHasBracketsOfItsOwn) {
+  auto reader = Wikidata();
+  Recorder sink;
+  CHECK_OK(reader->Line("[", &sink));
+  CHECK(!reader->End(&sink).ok());
+  for (const char* line : {"[", "]"}) CHECK_OK(reader->Line(line, &sink));
+  CHECK_OK(reader->End(&sink));  // the first input's bracket is none of this one's
+  CHECK_OK(reader->Line("]", &sink));
+  CHECK_OK(reader->End(&sink));
+  CHECK_OK(reader->Line("[", &sink));
+  CHECK(!reader->End(&sink).ok());  // nor does an odd one of the input before close it
+}
+
+TEST(TheWebApisMissingEntitiesAndRedirectsAreRead) {
+  auto reader = Wikidata();
+  Recorder sink;
+  CHECK_OK(reader->Line(R"({"entities":{"Q6":{"id":"Q6","missing":""},"Q3":{"id":"Q1","redirects":{"from":"Q3","to":"Q1"}}}})",
+                        &sink));
+  CHECK(sink.said == (Said{"<Q1> whole", "<Q3> -> <Q1>"}));
+  CHECK_EQ(reader->counts()["skipped: missing entity"], 1u);
+  CHECK_EQ(reader->counts()["items"], 1u);
+}
+
+TEST(ValuesThatNoSinkTakesCostOnlyTheirFact) {
+  auto reader = Wikidata({{"qualifiers", "time"}});
+  // As the loader's sink does.
+  class Strict : public Recorder {
+   public:
+    Result<Ref> Key(Kind kind, std::string_view id) override {
+      if (id.empty() || id.size() > kMaxExternalIdBytes) return Status::InvalidArgument("a bad key");
+      return Recorder::Key(kind, id);
+    }
+  } sink;
+  auto entity = [](const std::string& value) {
+    return R"({"mainsnak":{"snaktype":"value","datavalue":{"type":"wikibase-entityid","value":)" + value + "}}}";
+  };
+  const std::string time = R"({"snaktype":"value","datavalue":{"type":"time","value":{"time":"+1952-00-00T00:00:00Z","precision":9}}})";
+  CHECK_OK(reader->Line(
+      R"({"id":"Q1","labels":{"en":{"value":"One"}},"claims":{"P1":[)" + entity("{\"id\":\"Q" + std::string(600, '1') + "\"}") +
+          "," + entity(R"({"id":"E42","entity-type":"entity-schema"})") + "," +
+          entity(R"({"entity-type":"form","numeric-id":7})") + R"(,{"id":")" + std::string(600, 'x') +
+          R"(","mainsnak":{"snaktype":"value","datavalue":{"type":"string","value":"v"}},"qualifiers":{"P580":[)" + time +
+          R"(]}},{"id":"Q1$1","mainsnak":{"snaktype":"value","datavalue":{"type":"string","value":"w"}},)" +
+          R"("qualifiers":{"P580":[{"snaktype":"novalue"}]}}]}})",
+      &sink));
+  CHECK(sink.said == (Said{"<Q1> = One #0", "<Q1> whole", "<Q1> <P1> <E42>", "<Q1> <P1> v", "<Q1> <P1> w"}));
+  CHECK_EQ(reader->counts()["skipped: bad value"], 2u);
+  CHECK_EQ(reader->counts()["skipped: bad statement id"], 1u);
+  CHECK_EQ(reader->counts()["skipped: novalue"], 0u);  // of main values only
+}
+
+TEST(NTriplesFilterAndSkipAsJsonDoes) {
+  auto reader = NTriples({{"items", "Q1"}});
+  Recorder sink;
+  const std::string entity = "<http://www.wikidata.org/entity/", direct = "<http://www.wikidata.org/prop/direct/";
+  const std::string label = " <http://www.w3.org/2000/01/rdf-schema#label> ";
+  for (const std::string& line :
+       {entity + "P36>" + label + "\"capital\"@en .", entity + "Q1> " + direct + "P36> " + entity + "E4> .",
+        entity + "Q2> " + direct + "P36> " + entity + "Q1> .", entity + "L1> " + direct + "P36> " + entity + "Q1> .",
+        entity + "L1-F1>" + label + "\"ama\"@en ."})
+    CHECK_OK(reader->Line(line, &sink));
+  CHECK(sink.said == (Said{"<P36> = capital #0", "<P36> =r= capital #0", "<Q1> <P36> <E4>"}));
+  CHECK_EQ(reader->counts()["skipped: item filter"], 1u);
+  CHECK_EQ(reader->counts()["skipped: lexeme"], 2u);
+}
+
 TEST(OptionsAreCheckedByName) {
   CHECK(NewWikidataReader({{"colour", "1"}}).status().message().find("colour") != std::string::npos);
   CHECK(!NewWikidataReader({{"ranks", "worst"}}).ok());
@@ -205,7 +284,8 @@ TEST(NTriplesFollowTheGrammar) {
        {"<a:1> <a:r> <a:2>", "<a:1> <a:r> .", "<a:1> \"r\" <a:2> .", "<a:1> <a:r> \"x .", "<a:1> <a:r> \"\\q\" .",
         "<a:1> <a:r> \"\\ud83d\" .", "<a 1> <a:r> <a:2> .", "<a:1> <a:r> 7 .", "<a:1> <a:r> <a:2> . <a:3>",
         "<relative> <a:r> <a:2> .", "<a:1> <a:r> \"x\"@ .", "<a:1> <a:r> \"x\"@en- .", "<a:1> <a:r> \"x\"^^y .",
-        "_: <a:r> <a:2> .", "<a:1> <a:r> \"\\U00110000\" ."})
+        "_: <a:r> <a:2> .", "<a:1> <a:r> \"\\U00110000\" .", "<a:1> <a:r> \"x\"@en1 .", "<a:1> <a:r> \"x\"@en--gb .",
+        "<a:1> <a:r> \"x\ry\" .", "<a/b:c> <a:r> <a:2> .", "<:a> <a:r> <a:2> .", "<1:a> <a:r> <a:2> ."})
     CHECK(reader->Line(line, &sink).code() == Code::kInvalidArgument);
   CHECK_OK(reader->Line("_:b <a:r> <a:2> .", &sink));
   CHECK_EQ(reader->counts()["skipped: blank node"], 1u);

@@ -64,9 +64,15 @@ EXCERPTS: dict[str, dict[str, int]] = {
     # answers of the web API; 1 statement is deprecated
     "wbgetentities-Q1.json": {"items": 1, "facts": 15, "skipped: deprecated": 1, "aliases": 2},
     # 78 populations and the like of other years stand beside a preferred one
-    "wbgetentities-Q32063953.json": {"items": 1, "facts": 95, "skipped: not best rank": 78},
-    # Q6 is a redirect that the API resolved or left out: two items and a property are there
-    "wbgetentities-Q6-Q42-P31.json": {"items": 2, "properties": 1, "facts": 65, "skipped: not best rank": 5},
+    "wbgetentities-Q32063953.json": {"items": 1, "facts": 95, "skipped: not best rank": 78, "redirects": 1},
+    # the API says of Q6 that there is none: an item and a property are there
+    "wbgetentities-Q6-Q42-P31.json": {
+        "items": 1,
+        "properties": 1,
+        "facts": 65,
+        "skipped: not best rank": 5,
+        "skipped: missing entity": 1,
+    },
 }
 
 
