@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,7 @@ def step_write(store: str, _: argparse.Namespace) -> dict[str, Any]:
             result[f"write_{size}_per_s"] = size * commits / spent
             result[f"write_{size}_per_cpu_s"] = size * commits / usage.taken()["cpu_s"]
         result["merged_rows"] = memory.stats().delta_rows - before
+        result |= {f"delta_{key}": value for key, value in native(Path(store)).items()}
         worst, reads, stop = 0.0, 0, threading.Event()
 
         def read() -> None:
@@ -238,13 +240,18 @@ def run_step(step: str, store: Path, count: int = 0, form: str = "tsv") -> dict[
     if count:
         feed = subprocess.Popen([tool("generate_triples"), str(count), form], stdout=subprocess.PIPE)
     done = subprocess.run(command, stdin=feed.stdout if feed else None, stdout=subprocess.PIPE, check=False)
+    failed = 0
     if feed is not None and feed.stdout is not None:
         feed.stdout.close()
-        feed.wait()
+        failed = feed.wait()
     if done.returncode:
         raise SystemExit(f"the step {step} failed")
+    if failed:  # less than was asked for came: no figure of it may be kept
+        raise SystemExit(f"the generator failed with status {failed}")
     print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
     result: dict[str, Any] = json.loads(done.stdout)
+    if result.get("read", count) != count:
+        raise SystemExit(f"the step {step} read {result['read']} of {count} triples")
     return result
 
 
@@ -316,24 +323,27 @@ def main() -> None:
     results: dict[str, Any] = {"sizes": {}, "peers": {}}
     if args.out and args.out.exists():
         results |= json.loads(args.out.read_text())
-    results["machine"] = scale_report.machine()
-    results.setdefault("command", "python " + " ".join(["benchmarks/scale.py", *sys.argv[1:]]))
-    results["sqlite"] = sqlite3.sqlite_version
     sizes = [QUICK] if args.quick else [int(float(s) * MILLION) for s in args.sizes.split(",")]
     peers = [QUICK] if args.quick else [3 * MILLION, 11 * MILLION] if args.peers else []
+    sizes = [count for count in sizes if str(count) not in results["sizes"]]
+    peers = [count for count in peers if str(count) not in results["peers"]]
+    if sizes or peers or "machine" not in results:  # else these are the figures of another day
+        results["machine"] = _machine()
+        command = "python " + " ".join(["benchmarks/scale.py", *sys.argv[1:]])
+        if command not in results.get("command", "").split("; "):
+            results["command"] = "; ".join(filter(None, [results.get("command"), command]))
+        results["sqlite"] = sqlite3.sqlite_version
     work = Path(tempfile.mkdtemp(dir=args.work))
     try:
         for count in sizes:
-            if str(count) not in results["sizes"]:
-                print(f"{count:,} triples", file=sys.stderr)
-                results["sizes"][str(count)] = one_size(count, work, int(args.embed_most * MILLION))
-                _save(args.out, results)
+            print(f"{count:,} triples", file=sys.stderr)
+            results["sizes"][str(count)] = one_size(count, work, int(args.embed_most * MILLION))
+            _save(args.out, results)
         for count in peers:
-            if str(count) not in results["peers"]:
-                print(f"{count:,} triples, peers", file=sys.stderr)
-                small = count <= 3 * MILLION
-                results["peers"][str(count)] = one_peer(count, work, small, small)
-                _save(args.out, results)
+            print(f"{count:,} triples, peers", file=sys.stderr)
+            small = count <= 3 * MILLION
+            results["peers"][str(count)] = one_peer(count, work, small, small)
+            _save(args.out, results)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     page = scale_report.page(results)
@@ -342,6 +352,12 @@ def main() -> None:
         args.report.write_text(page, encoding="utf-8")
     if args.plot:
         scale_report.plot(results, str(args.plot))
+
+
+def _machine() -> dict[str, str]:
+    from pymemstore import _core  # noqa: F401  (the report asks it for its kernels)
+
+    return scale_report.machine() | {"pyoxigraph": version("pyoxigraph")}
 
 
 def _save(path: Path | None, results: dict[str, Any]) -> None:

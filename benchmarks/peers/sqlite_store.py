@@ -104,12 +104,19 @@ def _load(path: str, best: bool) -> dict[str, Any]:
         with open(path, "rb") as file:
             os.fsync(file.fileno())
     whole.__exit__()
+    size = os.path.getsize(path)
+    # UNIQUE (s, r, o) answers what by_subject answers; the reference has both.
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("DROP INDEX by_subject")
+    db.execute("VACUUM")
+    db.close()
     return {
         "cpu_s": whole.cpu,
         "wall_s": whole.wall,
         "own_cpu_s": clock.cpu,
         "triples": len(triples),
-        "disk_bytes": os.path.getsize(path),
+        "disk_bytes": size,
+        "lean_disk_bytes": os.path.getsize(path),
     }
 
 

@@ -90,11 +90,12 @@ class _Counted(io.RawIOBase):
     """The bytes as they come from the disk or the pipe; `position` feeds the progress bar."""
 
     def __init__(self, inner: BinaryIO) -> None:
-        self._inner = inner
+        # Without its buffer: a read gives what a pipe has, and waits for no more
+        self._inner: Any = getattr(inner, "raw", inner)
         self.position = 0
         self._head = b""
         while len(self._head) < 6:  # a pipe may hand over a byte at a time
-            more = inner.read(6 - len(self._head))
+            more = self._inner.read(6 - len(self._head))
             if not more:
                 break
             self._head += more
@@ -104,7 +105,8 @@ class _Counted(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        return self._inner.fileno()
+        number: int = self._inner.fileno()
+        return number
 
     def readinto(self, buffer: Any) -> int:
         if self._head:
@@ -112,13 +114,8 @@ class _Counted(io.RawIOBase):
             self._head = self._head[len(piece) :]
             buffer[: len(piece)] = piece
             got = len(piece)
-        elif hasattr(self._inner, "readinto1"):
-            # What a pipe has; readinto would wait for a full buffer
-            got = self._inner.readinto1(buffer)
         else:
-            piece = self._inner.read(len(buffer))
-            buffer[: len(piece)] = piece
-            got = len(piece)
+            got = self._inner.readinto(buffer)
         self.position += got
         return got
 
