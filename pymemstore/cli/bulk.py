@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -278,9 +279,9 @@ def _run(
     report = ingest.BulkReport()
     problem: Exception | KeyboardInterrupt | None = None
     for file in files:
-        if str(file) != "-":
+        if str(file) != "-" and not file.is_fifo():  # whose writer would find it closed
             file.open("rb").close()  # said before a store is made
-    limit = _bytes(memory)
+    limit, pace = _bytes(memory), _Pace()
     with (
         open_memory(into, embedder=embedder, relation_embedder=relation_embedder) as opened,
         _terminable(),
@@ -291,7 +292,7 @@ def _run(
                 opened, files, format,
                 options=options, source=source or None, update=update, memory_limit=limit, restart=restart,
                 embed=embed, rejects=rejects, columns=columns, report=report,
-                progress=lambda p: show(p.phase, p.done, p.total, _lines(p.report)),
+                progress=lambda p: show(p.phase, p.done, p.total, pace(p)),
             )  # fmt: skip
         except (MemstoreError, OSError, KeyboardInterrupt) as error:
             problem = error
@@ -306,7 +307,8 @@ def _run(
         err().print(
             f"Interrupted. {report.staged:,} facts are staged; the same command goes on from there."
             if report.read == 0
-            else "Interrupted while embedding. The facts are stored; embed_missing() and build_rules() go on."
+            else "Interrupted while embedding. The facts are stored. The same command goes on, but reads the "
+            "input again; Memory.embed_missing() and build_rules() go on at once."
         )
         raise typer.Exit(ExitCode.INTERRUPTED)
     if problem is not None:
@@ -343,8 +345,20 @@ _SHOWN = [
 ]
 
 
-def _lines(report: ingest.BulkReport) -> str:
-    return f"{report.counts.get('lines', 0):,} lines"
+class _Pace:
+    """What stands beside a bar: how much is done, and how fast."""
+
+    def __init__(self) -> None:
+        self._began: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, p: ingest.BulkProgress) -> str:
+        now = time.monotonic()
+        began, first = self._began.setdefault(p.phase, (now, p.done))
+        rate = (p.done - first) / (now - began) if now > began else 0
+        if p.phase != "reading":
+            return f"{p.done:,}, {rate:,.0f}/s"
+        lines = p.report.counts.get("lines", 0)
+        return f"{lines:,} lines, {p.done / 1e6:,.0f} MB, {rate / 1e6:,.1f} MB/s"
 
 
 def _show(report: ingest.BulkReport) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -40,9 +41,10 @@ class BulkReport:
     `counts` are the reader's: "lines", "rejected", "items", "skipped: ...". What was sealed: `read` triples,
     of which `inserted` were new, `existed` in the store and `duplicates` came more than once: read is the sum
     of the three. `status`: "complete"; "incomplete", when an input ended too early (`incomplete` says how)
-    and what came before it was stored; "interrupted" and "failed", when nothing was, and the staging waits
-    for the next run. `rejects` holds the first 100 rejected lines as (file, line, why). `seconds` is wall
-    time of this run.
+    and what came before it was stored; "interrupted" and "failed": when `read` is 0 nothing was stored, and
+    the staging waits for the next run; else all was, and only vectors and rule keys of new names are missing.
+    `rejected` counts every rejected line, `rejects` has the first 100 of this run as (file, line, why).
+    `seconds` is wall time of this run.
     """
 
     format: str = ""
@@ -113,8 +115,9 @@ def bulk_import(
     an entity that it holds are withdrawn; needs `source`. memory_limit: bytes for sorting and for the table
     of names, 0: a quarter of the machine's; past it they are files. restart: drop what an interrupted import
     staged. embed: embed the new names and make their rule keys afterwards. columns: of a Parquet or Arrow
-    file. rejects: a file that gets a JSON line for each rejected line. checkpoint_every: seconds. progress:
-    called with a BulkProgress every so often, in this thread. report: the one to fill in.
+    file. rejects: a file that gets a JSON line for each rejected line; what it held is replaced, unless an
+    interrupted import goes on. checkpoint_every: seconds. progress: called with a BulkProgress every so
+    often, in this thread. report: the one to fill in.
 
     Nothing is visible before everything is read; a rejected line is left out, counted and reported. An input
     that ends too early makes the report "incomplete". A damaged or truncated archive raises IOError, with its
@@ -170,6 +173,9 @@ class _Run:
         self.progress, self.checkpoint_every = progress, checkpoint_every
         self.rejects_file: IO[str] | None = None
         self._checked = time.monotonic()
+        self._number = 0  # the input that is read
+        self._pending: deque[tuple[int, int, str]] = deque()  # rejects that were taken and not told yet
+        self._refused = self._refused_here = 0  # rows of all tables, and of the current one
 
     def tell(self, phase: str, done: int, total: int) -> None:
         if self.progress is not None:
@@ -225,50 +231,77 @@ class _Run:
         return load
 
     def _feed(self, load: _core.BulkLoad, opened: list[_Input]) -> None:
+        known: dict[str, Any] = json.loads(load.note) if load.note else {}
+        self.report.incomplete = list(known.get("incomplete", []))
+        self._refused, self._refused_here = known.get("refused", (0, 0))
         if load.sealed:
             return
-        known = json.loads(load.note) if load.note else {}
-        self.report.incomplete = list(known.get("incomplete", []))
+        self._cut_rejects(known)
         total = sum(each.size or 0 for each in opened) if all(each.size for each in opened) else 0
+        self._number = load.input
         try:
             for number in range(load.input, len(opened)):
                 before = sum(each.size or 0 for each in opened[:number])
                 each = opened[number]
-                for _ in each.feed(load, known.get("row", 0) if number == load.input else 0):
+                for _ in each.feed(load, self._refused_here):
+                    self._refuse(each)
                     self._count(load)
                     self.tell("reading", before + each.position, total)
                     if time.monotonic() - self._checked > self.checkpoint_every:
-                        self._checkpoint(load, each.row)
-                self._count(load)
-                for row, why in each.refused():
-                    self._reject(number, row, why)
+                        self._checkpoint(load)
+                self._refuse(each)
                 missing = load.end_input()
                 if missing:
                     self.report.incomplete.append(f"{each.name}: {missing}")
+                self._refused_here = 0
+                self._number = number + 1
                 self._count(load)
-                self._checkpoint(load, 0)
+                self._checkpoint(load)
         except KeyboardInterrupt:
             self._count(load)
-            self._checkpoint(load, opened[min(load.input, len(opened) - 1)].row)
+            # Not between the end of an input and the note of how it ended
+            if load.input == self._number:
+                self._checkpoint(load)
             raise
 
-    def _checkpoint(self, load: _core.BulkLoad, row: int) -> None:
-        load.checkpoint(json.dumps({"incomplete": self.report.incomplete, "row": row}))
+    def _checkpoint(self, load: _core.BulkLoad) -> None:
+        note: dict[str, Any] = {
+            "incomplete": self.report.incomplete,
+            "refused": (self._refused, self._refused_here),
+        }
+        if self.rejects_file is not None:
+            self.rejects_file.flush()
+            size = os.fstat(self.rejects_file.fileno()).st_size
+            note["rejects"] = (os.path.abspath(self.rejects_file.name), size)
+        load.checkpoint(json.dumps(note))
         self._checked = time.monotonic()
 
+    def _cut_rejects(self, known: dict[str, Any]) -> None:
+        """Leaves in the file what it had at the checkpoint: lines behind that are read, and told, again."""
+        file = self.rejects_file
+        if file is None or not os.path.isfile(file.name):
+            return
+        path, size = known.get("rejects", ("", 0))
+        if not known or path == os.path.abspath(file.name):
+            file.truncate(min(size, os.fstat(file.fileno()).st_size))
+
     def _count(self, load: _core.BulkLoad) -> None:
-        for number, line, why in load.take_rejects():
-            self._reject(number, line, why)
+        self._pending.extend(load.take_rejects())
+        while self._pending:
+            self._reject(*self._pending[0])
+            self._pending.popleft()
         self.report.counts = load.counts()
         self.report.staged = self.report.counts.pop("staged", 0)
         self.report.rejected = self.report.counts.get("rejected", 0) + self._refused
 
-    _refused = 0
+    def _refuse(self, each: _Input) -> None:
+        while each.refused:
+            self._reject(self._number, *each.refused[0])
+            each.refused.popleft()
+            self._refused += 1
+            self._refused_here += 1
 
     def _reject(self, number: int, line: int, why: str) -> None:
-        if self.format == "parquet":
-            self._refused += 1
-            self.report.rejected += 1
         name = self.paths[number]
         if len(self.report.rejects) < _SHOWN_REJECTS:
             self.report.rejects.append((name, line, why))
@@ -282,17 +315,20 @@ class _Input(ABC):
     name: str
     size: int | None  # bytes on disk; None for a pipe
     position = 0  # bytes of them that were read
-    row = 0  # of a table: rows done
+
+    def __init__(self) -> None:
+        self.refused: deque[tuple[int, str]] = deque()  # rows that the core did not get, and why
 
     @abstractmethod
     def identity(self) -> object: ...
 
     @abstractmethod
-    def feed(self, load: _core.BulkLoad, row: int) -> Iterator[None]:
-        """Hands the core all of the file from where it is; yields after each piece."""
+    def feed(self, load: _core.BulkLoad, refused: int) -> Iterator[None]:
+        """Hands the core all of the file from where it is; yields after each piece.
 
-    def refused(self) -> list[tuple[int, str]]:
-        return []
+        Where the core is says the core, so that nothing is lost or given twice wherever a signal comes.
+        `refused`: how many of the first rows that are to be refused were told before.
+        """
 
     @abstractmethod
     def close(self) -> None: ...
@@ -300,6 +336,7 @@ class _Input(ABC):
 
 class _Text(_Input):
     def __init__(self, path: str) -> None:
+        super().__init__()
         self._source = Source(path)
         self.name, self.size = self._source.name, self._source.size
         self._ahead = Ahead(self._source.stream, self._source.plain)
@@ -317,28 +354,30 @@ class _Text(_Input):
     def identity(self) -> object:
         return [self.size, hashlib.sha256(b"".join(self._head)[:_HEAD]).hexdigest()]
 
-    def feed(self, load: _core.BulkLoad, row: int) -> Iterator[None]:
+    def feed(self, load: _core.BulkLoad, refused: int) -> Iterator[None]:
         skip = load.consumed
+        for piece in self._pieces(load):
+            if skip >= len(piece):
+                skip -= len(piece)
+                continue
+            load.feed(memoryview(piece)[skip:])
+            skip = 0
+            self.position = self._source.position
+            yield
+        if skip:
+            raise IOError(f"{self.name} is shorter than it was when this import was interrupted")
+
+    def _pieces(self, load: _core.BulkLoad) -> Iterator[Piece]:
         read = 0
         try:
             if self._failure is not None:
                 raise self._failure
             for piece in self._ahead.pieces(self._head):
                 read += len(piece)
-                if skip >= len(piece):
-                    skip -= len(piece)
-                    continue
-                load.feed(memoryview(piece)[skip:])
-                skip = 0
-                self.position = self._source.position
-                yield
-        except OSError as error:
-            if isinstance(error, IOError):
-                where = f"{read:,} decompressed bytes, {load.lines:,} whole lines"
-                raise IOError(f"{error}, after {where}; nothing was stored") from error
-            raise
-        if skip:
-            raise IOError(f"{self.name} is shorter than it was when this import was interrupted")
+                yield piece
+        except IOError as error:
+            where = f"{read:,} decompressed bytes, {load.lines:,} whole lines"
+            raise IOError(f"{error}, after {where}; nothing was stored") from error
 
     def close(self) -> None:
         self._ahead.close()
@@ -349,6 +388,7 @@ class _Table(_Input):
     """A Parquet file, or an Arrow (Feather) one; rows come in batches."""
 
     def __init__(self, path: str, columns: tuple[str, ...]) -> None:
+        super().__init__()
         try:
             import pyarrow.ipc
             import pyarrow.parquet
@@ -365,7 +405,6 @@ class _Table(_Input):
         with open(path, "rb") as file:
             head = file.read(_HEAD)
         self._digest = hashlib.sha256(head).hexdigest()
-        self._refused: list[tuple[int, str]] = []
         try:
             if head[:4] == b"PAR1":
                 self._table: Any = pyarrow.parquet.ParquetFile(path)
@@ -381,52 +420,77 @@ class _Table(_Input):
                 f"{path} has no column {missing[0]!r}; it has {', '.join(map(repr, names))}"
             )
 
-    def _batches(self) -> Iterator[Any]:
-        if self._rows:
-            yield from self._table.iter_batches(batch_size=_ROWS, columns=self._columns)
-        elif hasattr(self._table, "num_record_batches"):
-            for i in range(self._table.num_record_batches):
-                yield self._table.get_batch(i).select(self._columns)
-
     def identity(self) -> object:
         return [self.size, self._digest, self._columns]
 
-    def feed(self, load: _core.BulkLoad, row: int) -> Iterator[None]:
+    def feed(self, load: _core.BulkLoad, refused: int) -> Iterator[None]:
+        row, given = 0, load.lines
+        for batch in self._batches():
+            facts = []
+            rows = zip(*map(_texts, batch.columns), strict=True)
+            for number, fact in enumerate(rows, row + 1):
+                wrong = [
+                    why for name, text in zip(self._columns, fact, strict=True) if (why := _why(name, text))
+                ]
+                if not wrong:
+                    facts.append(fact)
+                elif refused:
+                    refused -= 1
+                else:
+                    self.refused.append((number, wrong[0]))
+            row += batch.num_rows
+            load.add(facts[given:])
+            given = max(given - len(facts), 0)
+            self.position = int((self.size or 0) * row / self._rows) if self._rows else 0
+            yield
+        if given:
+            raise IOError(f"{self.name} is shorter than it was when this import was interrupted")
+
+    def _batches(self) -> Iterator[Any]:
         import pyarrow
 
+        done = 0
         try:
-            for batch in self._batches():
-                start, self.row = self.row, self.row + batch.num_rows
-                if self.row <= row:
-                    continue
-                facts = []
-                for i, fact in enumerate(
-                    zip(*(column.to_pylist() for column in batch.columns), strict=True), start
-                ):
-                    if i < row:
-                        continue
-                    wrong = [
-                        name for name, value in zip(self._columns, fact, strict=True)
-                        if not isinstance(value, str) or not value
-                    ]  # fmt: skip
-                    if wrong:
-                        self._refused.append((i + 1, f"the column {wrong[0]!r} holds no text"))
-                    else:
-                        facts.append(fact)
-                load.add(facts)
-                self.position = int((self.size or 0) * self.row / self._rows) if self._rows else 0
-                yield
+            if self._rows:
+                for batch in self._table.iter_batches(batch_size=_ROWS, columns=self._columns):
+                    yield batch
+                    done += batch.num_rows
+            elif hasattr(self._table, "num_record_batches"):
+                for i in range(self._table.num_record_batches):
+                    whole = self._table.get_batch(i).select(self._columns)
+                    for start in range(0, whole.num_rows, _ROWS):
+                        yield whole.slice(start, _ROWS)
+                    done += whole.num_rows
         except (pyarrow.ArrowInvalid, OSError) as error:
             raise IOError(
-                f"{self.name}: damaged behind row {self.row:,} ({error}); nothing was stored"
+                f"{self.name}: damaged behind row {done:,} ({error}); nothing was stored"
             ) from error
-
-    def refused(self) -> list[tuple[int, str]]:
-        refused, self._refused = self._refused, []
-        return refused
 
     def close(self) -> None:
         """Pyarrow closes its file with the object."""
+
+
+def _texts(column: Any) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:  # Arrow's files may hold any bytes
+        values = []
+        for value in column:
+            try:
+                values.append(value.as_py())
+            except UnicodeDecodeError:
+                values.append(None)
+    return values
+
+
+def _why(column: str, text: object) -> str | None:
+    """Why a cell can't be a name; None when it can."""
+    if not isinstance(text, str) or not text:
+        return f"the column {column!r} holds no text"
+    limit = _core.MAX_NAME_BYTES
+    if len(text) > limit // 4 and len(text.encode()) > limit:
+        return f"the text in the column {column!r} is over the limit of {limit:,} bytes"
+    return None
 
 
 @contextmanager
@@ -434,6 +498,6 @@ def _rejects_file(path: str | os.PathLike[str] | None) -> Iterator[IO[str] | Non
     if path is None:
         yield None
         return
-    # Appended: an import that goes on adds to what it said before
+    # Appended to: an import that goes on adds to what it said before, others cut the file first
     with open(path, "a", encoding="utf-8") as file:
         yield file

@@ -16,13 +16,14 @@ import json
 import lzma
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias
 
 from pymemstore.errors import IOError
 
@@ -34,6 +35,8 @@ __all__ = [
 BOM = b"\xef\xbb\xbf"
 _SNIFF_STEP = 1 << 16
 _SNIFF_LIMIT = 1 << 22
+_INPUT = 1 << 17  # compressed bytes at once
+_OUTPUT = 1 << 20
 
 
 class Fact(NamedTuple):
@@ -126,7 +129,7 @@ class _Body(io.RawIOBase):
     def __init__(self, inner: BinaryIO, name: str) -> None:
         self._inner = inner
         self._name = name
-        self.head = b""
+        self.head: bytes | memoryview = b""
 
     def readable(self) -> bool:
         return True
@@ -143,17 +146,21 @@ class _Body(io.RawIOBase):
             raise
 
     def readinto(self, buffer: Any) -> int:
-        if self.head:
-            piece = self.head[: len(buffer)]
-            self.head = self.head[len(piece) :]
-        else:
-            piece = self.take(len(buffer))
-        buffer[: len(piece)] = piece
-        return len(piece)
+        # A decompressor may give more than it was asked for
+        piece = memoryview(self.head or self.take(len(buffer)))
+        size = min(len(piece), len(buffer))
+        buffer[:size] = piece[:size]
+        self.head = piece[size:]
+        return size
 
 
 # What damaged data raises; the optional packages' errors are added as they are imported.
 _BAD_DATA: list[type[Exception]] = [EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile]
+
+
+def _expect(error: type[Exception]) -> None:
+    if error not in _BAD_DATA:
+        _BAD_DATA.append(error)
 
 
 def _gzip(raw: BinaryIO) -> Any:
@@ -162,15 +169,26 @@ def _gzip(raw: BinaryIO) -> Any:
         from isal import igzip, isal_zlib
     except ImportError:
         return gzip.GzipFile(fileobj=raw)
-    error: type[Exception] = isal_zlib.error
-    _BAD_DATA.append(error)
+    _expect(isal_zlib.error)
     return igzip.IGzipFile(fileobj=raw)
 
 
 def _bzip2(raw: BinaryIO) -> Any:
     """lbzip2 and pbzip2 use all cores, where one is installed."""
     tool = next((found for name in ("lbzip2", "pbzip2") if (found := shutil.which(name))), None)
-    return bz2.BZ2File(raw) if tool is None else Piped([tool, "-dc"], raw)
+    if tool is None:
+        return _Streams(raw, bz2.BZ2Decompressor, _OUTPUT)
+    mark = os.urandom(16)
+    return Piped([tool, "-dc"], raw, mark, bz2.compress(mark))
+
+
+def _xz(raw: BinaryIO) -> Any:
+    return _Streams(raw, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), _OUTPUT)
+
+
+def _is_zstandard(magic: bytes) -> bool:
+    """Whether a file starts with a frame, or with one to be skipped, as parallel compressors put there."""
+    return magic[:4] == b"\x28\xb5\x2f\xfd" or (magic[1:4] == b"\x2a\x4d\x18" and magic[0] >> 4 == 5)
 
 
 def _zstandard(raw: BinaryIO, name: str) -> Any:
@@ -184,60 +202,88 @@ def _zstandard(raw: BinaryIO, name: str) -> Any:
                 '(pip install "pymemstore[import]") or the tool zstd'
             ) from None
         return Piped([tool, "-dcq"], raw)
-    error: type[Exception] = zstandard.ZstdError
-    _BAD_DATA.append(error)
-    return _WholeZstd(zstandard, raw)
+    _expect(zstandard.ZstdError)
+    return _Streams(raw, zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj)
 
 
-class _WholeZstd(io.RawIOBase):
-    """All frames of a stream. A frame that is cut is an error, which zstandard's own reader passes over."""
+class _Streams(io.RawIOBase):
+    """All streams (or frames) of a file, one behind the other; zero bytes may follow one.
 
-    def __init__(self, zstandard: Any, raw: BinaryIO) -> None:
-        self._new = zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj
-        self._raw, self._object, self._rest, self._started = raw, self._new(), b"", False
+    One that is cut or damaged is an error. The standard library's own readers pass over what follows a whole
+    stream and does not begin like another, and so lose the rest of a file that is damaged there. `new` makes
+    a decompressor for a stream; `limit` is what it takes as its output's greatest length.
+    """
+
+    def __init__(self, raw: BinaryIO, new: Callable[[], Any], *limit: int) -> None:
+        self._raw, self._new, self._limit, self._object = raw, new, limit, new()
 
     def read1(self, size: int = -1) -> bytes:
         while True:
-            data = self._rest or self._raw.read(1 << 17)
-            self._rest = b""
-            if not data:
-                if self._started and not self._object.eof:
-                    raise EOFError("a zstd frame ends too early")
-                return b""
+            data = b""
             if self._object.eof:
+                data = self._object.unused_data.lstrip(b"\0")
+                while not data:
+                    more = self._raw.read(_INPUT)
+                    if not more:
+                        return b""
+                    data = more.lstrip(b"\0")
                 self._object = self._new()
-            self._started = True
-            out: bytes = self._object.decompress(data)
-            self._rest = self._object.unused_data if self._object.eof else b""
+            elif getattr(self._object, "needs_input", True):
+                data = self._raw.read(_INPUT)
+                if not data:
+                    raise EOFError("it ends too early")
+            out: bytes = self._object.decompress(data, *self._limit)
             if out:
                 return out
 
 
 class Piped(io.RawIOBase):
-    """The output of a decompressing tool that is fed from a thread. A tool that fails is an EOFError."""
+    """The output of a decompressing tool that is fed from a thread. A tool that fails is an EOFError.
 
-    def __init__(self, command: list[str], raw: BinaryIO) -> None:
+    `mark` comes last, compressed as `end`. A tool that passes over what follows a damaged header, and calls
+    that a success, does not give it back.
+    """
+
+    def __init__(self, command: list[str], raw: BinaryIO, mark: bytes = b"", end: bytes = b"") -> None:
+        # A session of its own: Ctrl-C is for the import, which would else find the tool failing
         self._tool = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-        )
-        self._raw, self._command = raw, command
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            start_new_session=True,
+        )  # fmt: skip
+        self._raw, self._command, self._mark, self._end, self._held = raw, command, mark, end, b""
+        self._failure: Exception | None = None
         self._feeder = threading.Thread(target=self._feed, name="pymemstore-pipe", daemon=True)
         self._feeder.start()
 
     def _feed(self) -> None:
         assert self._tool.stdin is not None
-        with contextlib.suppress(OSError, ValueError), self._tool.stdin as stdin:
-            while piece := self._raw.read(1 << 18):
-                stdin.write(piece)
+        with contextlib.suppress(BrokenPipeError, ValueError), self._tool.stdin as stdin:
+            while True:
+                try:
+                    piece = self._raw.read(_INPUT)
+                except Exception as error:  # told when the tool's output ends
+                    self._failure = error
+                    return
+                _write_all(stdin, piece or self._end)
+                if not piece:
+                    return
 
     def read1(self, size: int = -1) -> bytes:
         assert self._tool.stdout is not None and self._tool.stderr is not None
-        piece = self._tool.stdout.read(size if size > 0 else 1 << 20)
-        if piece:
-            return piece
-        if self._tool.wait():
-            said = self._tool.stderr.read().decode(errors="replace").strip()
-            raise EOFError(f"{self._command[0]}: {said or self._tool.returncode}")
+        while piece := self._tool.stdout.read(_OUTPUT):
+            self._held += piece
+            whole = len(self._held) - len(self._mark)
+            if whole > 0:
+                piece, self._held = self._held[:whole], self._held[whole:]
+                return piece
+        failed = self._tool.wait()
+        if self._failure is not None:
+            raise self._failure
+        if failed:
+            said = " ".join(self._tool.stderr.read().decode(errors="replace").split())
+            raise EOFError(f"{self._command[0]}: {said or failed}")
+        if self._held != self._mark:
+            raise EOFError(f"{self._command[0]} stops before the end, at something else than its format")
         return b""
 
     def close(self) -> None:
@@ -245,6 +291,12 @@ class Piped(io.RawIOBase):
             self._tool.kill()
             self._tool.wait()
         super().close()
+
+
+def _write_all(stdin: IO[bytes], data: bytes) -> None:
+    view = memoryview(data)
+    while view:  # the pipe has no buffer, and may take a part
+        view = view[stdin.write(view) :]
 
 
 class Source:
@@ -259,7 +311,8 @@ class Source:
         self._owned = os.fspath(path) != "-"
         inner: BinaryIO = open(path, "rb") if self._owned else sys.stdin.buffer  # noqa: SIM115
         self._file = inner
-        self.size: int | None = os.fstat(inner.fileno()).st_size if self._owned else None
+        about = os.fstat(inner.fileno()) if self._owned else None
+        self.size: int | None = about.st_size if about is not None and stat.S_ISREG(about.st_mode) else None
         self._counted = _Counted(inner)
         buffered = io.BufferedReader(self._counted, 1 << 16)
         magic = self._counted.magic
@@ -269,8 +322,8 @@ class Source:
         elif magic.startswith(b"BZh"):
             body = _bzip2(buffered)
         elif magic.startswith(b"\xfd7zXZ"):
-            body = lzma.LZMAFile(buffered)  # noqa: SIM115
-        elif magic.startswith(b"\x28\xb5\x2f\xfd"):
+            body = _xz(buffered)
+        elif _is_zstandard(magic):
             body = _zstandard(buffered, self.name)
         # Plain bytes may be had without the layers above
         self.plain: io.RawIOBase | None = self._counted if body is buffered else None
