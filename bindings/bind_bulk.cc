@@ -156,6 +156,15 @@ void BindBulk(py::module_& m) {
       },
       py::arg("store"), py::arg("progress") = py::none());
   m.def(
+      "reindex",
+      [](Store& store, bool graph, bool force, py::object progress) {
+        Progress told(std::move(progress));
+        const Status status = Without([&] { return store.Reindex(graph, force, told.Tell(), told.Stop()); });
+        if (PyErr_Occurred()) throw py::error_already_set();
+        Check(status);
+      },
+      py::arg("store"), py::arg("graph"), py::arg("force"), py::arg("progress") = py::none());
+  m.def(
       "embed_surface",
       [](Store& store, uint64_t most) { return Unwrap(Without([&] { return store.EmbedSurface(most, Interrupted); })); },
       py::arg("store"), py::arg("most"));

@@ -126,19 +126,19 @@ py::list RunQueries(Store& store, const py::sequence& specs) {
     for (size_t j = 0; j < r.hits.size(); ++j) hits[j] = HitTuple(r.hits[j], queries[i].object_known, &names);
     list.append(py::make_tuple(std::move(hits), r.truncated, r.complete, r.unembedded,
                                kModeNames[static_cast<size_t>(r.mode)], r.entity_candidates, r.relation_candidates,
-                               r.rows_scanned));
+                               r.rows_scanned, ToStr(r.reason)));
   }
   return list;
 }
 
 py::list RunSimilar(Store& store, const F32Array& vectors, double tau, int64_t limit, bool relation,
                     const std::string& search) {
-  (void)ToMode(search);
+  const SearchMode mode = ToMode(search);
   const Kind kind = KindOf(relation);
   const Vectors v = ToUnitVectors(vectors, "vectors");
   NameMap map;
   const auto results =
-      Call([&] { return store.Similar(kind, v.data.data(), v.n, v.dim, tau, limit, &map, Interrupted); });
+      Call([&] { return store.Similar(kind, v.data.data(), v.n, v.dim, tau, limit, mode, &map, Interrupted); });
   NameCache names(map);
   py::list list;
   for (const auto& found : results) {
@@ -213,6 +213,17 @@ py::dict StatsDict(const Stats& s) {
   d["delta_rows"] = s.delta_rows;
   d["sealed_entities"] = s.sealed_names;
   d["unruled_entities"] = s.unruled;
+  for (Kind kind : {Kind::kEntity, Kind::kRelation}) {
+    const IndexInfo& index = s.index[Index(kind)];
+    const std::string name = KindName(kind);
+    d[py::str(name + "_sealed_rows")] = index.sealed_rows;
+    d[py::str(name + "_index_problem")] = ToStr(index.problem);
+  }
+  const IndexInfo& entities = s.index[0];
+  d["graph_rows"] = entities.graph_rows;
+  d["graph_missed"] = entities.missed;
+  d["clusters"] = entities.clusters;
+  d["code_bits"] = std::to_string(entities.bits1) + "+" + std::to_string(entities.bits2);
   d["seq"] = s.seq;
   d["map_size"] = s.map_size;
   d["map_used"] = s.map_used;

@@ -68,17 +68,91 @@ void ScanGroupsScalar(const uint8_t* blocks, size_t groups, size_t k, const Scan
   }
 }
 
-void DotCodesScalar(const int8_t* codes, size_t padded_dim, const uint32_t* rows, size_t n, const int16_t* q,
-                    int32_t* out) {
+void DotCodesScalar(const int8_t* codes, size_t stride, size_t padded_dim, const uint32_t* rows, size_t n,
+                    const int16_t* q, int32_t* out) {
   for (size_t r = 0; r < n; ++r) {
-    const int8_t* a = codes + rows[r] * padded_dim;
+    const int8_t* a = codes + rows[r] * stride;
     int32_t sum = 0;
     for (size_t i = 0; i < padded_dim; ++i) sum += a[i] * q[i];
     out[r] = sum;
   }
 }
 
-const Kernels kScalar = {"scalar", CanonicalDotScalar, DotRowsScalar, ScanGroupsScalar, DotCodesScalar};
+int32_t DotInt8Scalar(const int8_t* a, const int8_t* b, size_t n) {
+  int32_t sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void StageDots(const uint8_t* group, const StageQuery& q, int32_t* dots) {
+  const size_t parts = static_cast<size_t>(8 / q.bits);  // of a byte
+  const int mask = (1 << q.bits) - 1;
+  for (size_t r = 0; r < kGroupRows; ++r) {
+    int32_t dot = 0;
+    for (size_t l = 0; l < StageLines(q.bits); ++l) {
+      for (size_t s = 0; s < parts; ++s) {
+        const int8_t* c = q.codes + (l * parts + s) * 4;
+        for (size_t b = 0; b < 4; ++b) {
+          dot += (group[l * 64 + 4 * r + b] >> (s * static_cast<size_t>(q.bits)) & mask) * c[b];
+        }
+      }
+    }
+    dots[r] = 2 * dot - q.offset;
+  }
+}
+
+void ScanStageScalar(const uint8_t* stage, const uint32_t* list, const float* bases, size_t n, const StageQuery& q,
+                     float threshold, uint16_t* masks) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint8_t* group = stage + list[i] * StageBytes(q.bits);
+    const uint8_t* tail = group + StageLines(q.bits) * 64;
+    int32_t dots[kGroupRows];
+    StageDots(group, q, dots);
+    unsigned mask = 0;
+    for (size_t r = 0; r < kGroupRows; ++r) {
+      const float product = q.scale * static_cast<float>(dots[r]);
+      const float error = q.error * static_cast<float>(tail[r]);
+      const float rest = q.rest * static_cast<float>(tail[kGroupRows + r]);
+      const float with_error = (bases[i] + product) + error;
+      mask |= static_cast<unsigned>(with_error + rest >= threshold) << r;
+    }
+    masks[i] = static_cast<uint16_t>(mask);
+  }
+}
+
+void ScanStagesScalar(const uint8_t* first, const uint8_t* second, const uint32_t* list, const float* bases,
+                      size_t n, const StageQuery& q1, const StageQuery& q2, float threshold, uint16_t* masks) {
+  for (size_t i = 0; i < n; ++i) {
+    const size_t g = list[i];
+    const uint8_t* a = first + g * StageBytes(q1.bits);
+    const uint8_t* b = second + g * StageBytes(q2.bits);
+    const uint8_t *tail_a = a + StageLines(q1.bits) * 64, *tail_b = b + StageLines(q2.bits) * 64;
+    int32_t dots_a[kGroupRows], dots_b[kGroupRows];
+    StageDots(a, q1, dots_a);
+    StageDots(b, q2, dots_b);
+    unsigned mask = 0;
+    for (size_t r = 0; r < kGroupRows; ++r) {
+      const float product_a = q1.scale * static_cast<float>(dots_a[r]);
+      const float error_a = q1.error * static_cast<float>(tail_a[r]);
+      const float product_b = q2.scale * static_cast<float>(dots_b[r]);
+      const float error_b = q2.error * static_cast<float>(tail_b[r]);
+      const float rest = q2.rest * static_cast<float>(tail_b[kGroupRows + r]);
+      const float with_first = (bases[i] + product_a) + error_a;
+      const float with_second = (with_first + product_b) + error_b;
+      mask |= static_cast<unsigned>(with_second + rest >= threshold) << r;
+    }
+    masks[i] = static_cast<uint16_t>(mask);
+  }
+}
+
+const Kernels kScalar = {"scalar",        CanonicalDotScalar, DotRowsScalar,  ScanGroupsScalar,
+                         ScanStageScalar, ScanStagesScalar,   nullptr, DotCodesScalar, DotInt8Scalar};
+
+uint8_t Largest(const uint8_t* bytes) {
+  uint8_t most = 0;
+  for (size_t r = 0; r < kGroupRows; ++r) most = bytes[r] > most ? bytes[r] : most;
+  return most;
+}
 
 bool CpuHasAvx2() {
 #if defined(__x86_64__)
@@ -99,7 +173,7 @@ bool CpuHasAvx512() {
 }
 
 const Kernels* Best() {
-  for (const char* name : {"avx512vnni", "avx2", "neon"}) {
+  for (const char* name : {"amx", "avx512vnni", "avx2", "neon"}) {
     if (const Kernels* found = FindKernels(name)) return found;
   }
   return &kScalar;
@@ -129,10 +203,41 @@ Choice& TheChoice() {
 
 }  // namespace
 
+void BatchGroupsScalar(const uint8_t* first, int32_t bits1, const uint8_t* second, int32_t bits2, size_t count,
+                       const BatchQueries& q, uint16_t* masks) {
+  for (size_t g = 0; g < count; ++g) {
+    const uint8_t* groups[2] = {first + g * StageBytes(bits1), second ? second + g * StageBytes(bits2) : nullptr};
+    const int32_t bits[2] = {bits1, bits2};
+    const uint8_t *tail1 = groups[0] + StageLines(bits1) * 64, *tail = second ? groups[1] + StageLines(bits2) * 64 : tail1;
+    for (size_t b = 0; b < q.blocks; ++b) {
+      unsigned mask = 0;
+      for (size_t j = 0; j < 16; ++j) {
+        int32_t most = INT32_MIN, sums[kGroupRows] = {};
+        for (size_t stage = 0; stage < (second ? 2u : 1u); ++stage) {
+          int8_t codes[kStageAxes];
+          for (size_t i = 0; i < kStageAxes; ++i) codes[i] = q.weights[b * 2048 + stage * 1024 + i / 4 * 64 + j * 4 + i % 4];
+          StageQuery one{codes, bits[stage], 0, 0, 0, 0};
+          int32_t dots[kGroupRows];
+          StageDots(groups[stage], one, dots);
+          for (size_t r = 0; r < kGroupRows; ++r) sums[r] += dots[r] / 2;
+        }
+        for (int32_t sum : sums) most = sum > most ? sum : most;
+        float need = q.need[b * 16 + j];
+        need = need - q.error1[b * 16 + j] * static_cast<float>(Largest(tail1));
+        need = need - q.error2[b * 16 + j] * (second ? static_cast<float>(Largest(tail)) : 0.0F);
+        need = need - q.rest[b * 16 + j] * static_cast<float>(Largest(tail + kGroupRows));
+        mask |= static_cast<unsigned>(static_cast<float>(most) >= need) << j;
+      }
+      masks[g * q.blocks + b] = static_cast<uint16_t>(mask & q.wanted[b]);
+    }
+  }
+}
+
 const Kernels* ScalarKernels() { return &kScalar; }
 
 const Kernels* FindKernels(const char* name) {
   if (std::strcmp(name, "scalar") == 0) return &kScalar;
+  if (std::strcmp(name, "amx") == 0) return CpuHasAvx512() ? AmxKernels() : nullptr;
   if (std::strcmp(name, "avx512vnni") == 0) return CpuHasAvx512() ? Avx512Kernels() : nullptr;
   if (std::strcmp(name, "avx2") == 0) return CpuHasAvx2() ? Avx2Kernels() : nullptr;
   if (std::strcmp(name, "neon") == 0) return NeonKernels();

@@ -16,7 +16,7 @@ double CanonicalDot(const float* a, const float* b, size_t dim);
 // finite, or its norm is 0 (or not a normal number).
 bool Normalise(const float* v, size_t dim, float* out);
 
-// Name of the kernel set in use: "avx512vnni", "avx2", "neon", "scalar". The environment variable
+// Name of the kernel set in use: "amx", "avx512vnni", "avx2", "neon", "scalar". The environment variable
 // PYMEMSTORE_KERNEL forces one that the CPU has; an unknown or unavailable one falls back to the best, and
 // KernelNote() says so.
 const char* KernelName();

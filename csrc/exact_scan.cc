@@ -3,16 +3,12 @@
 #include "exact_scan.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <new>
-#include <system_error>
-#include <thread>
 
+#include "chunk_runner.h"
 #include "distance.h"
 #include "scan_codes.h"
 #include "scan_postings.h"
@@ -33,7 +29,6 @@ constexpr double kSparseSpeed = 6;         // how much faster such a product is 
 constexpr size_t kSparseQueries = 16;      // queries of a chunk with postings
 constexpr size_t kFetchAhead = 4;          // candidate rows that are fetched ahead
 constexpr uint64_t kRejudgeGrowth = 4;     // grown rows are asked again whether they are sparse
-constexpr auto kPollInterval = std::chrono::milliseconds(20);
 // The direct scan's error bound takes norms up to this; unit vectors in float32 are far inside.
 constexpr double kMaxNorm = 1.001;
 
@@ -178,8 +173,9 @@ class Worker {
 
   void SecondStage(const ScanSegment& s, uint64_t base, size_t j, const uint32_t* survivors, size_t count) {
     const CodedQuery& q = job_.coded_queries[j];
-    kernels_.dot_codes(reinterpret_cast<const int8_t*>(s.stage2.get()), job_.index->codes->PaddedDim(), survivors,
-                       count, q.codes2.data(), dots_.get());
+    const size_t padded = job_.index->codes->PaddedDim();
+    kernels_.dot_codes(reinterpret_cast<const int8_t*>(s.stage2.get()), padded, padded, survivors, count,
+                       q.codes2.data(), dots_.get());
     for (size_t i = 0; i < count; ++i) {
       if (!(q.Bound2(s, survivors[i], dots_[i]) < job_.limits[j])) Rescore(j, base + survivors[i]);
     }
@@ -204,113 +200,44 @@ class Worker {
   uint16_t masks_[kSegmentRows / kGroupRows * kScanTile + 4] = {};
 };
 
-// What the threads of one call share.
-struct Shared {
-  std::atomic<uint64_t> next{0};
-  std::atomic<bool> stop{false};
-  std::mutex mu;
-  std::condition_variable cv;
-  int running = 0;              // under mu
-  bool out_of_memory = false;   // under mu
-};
-
 // Chunks are numbered over the coded rows first, then over the others; over groups of queries innermost, so that
 // a block of rows stays in the caches.
-bool NextChunk(const Job& job, Shared* shared, Chunk* chunk) {
-  if (shared->stop.load(std::memory_order_relaxed)) return false;
-  const uint64_t number = shared->next.fetch_add(1, std::memory_order_relaxed);
-  const uint64_t groups = (job.n + job.chunk_queries - 1) / job.chunk_queries;
-  const uint64_t rows = number / groups;
-  const uint64_t coded_chunks = (job.coded + job.chunk_rows - 1) / job.chunk_rows;
-  if (rows < coded_chunks) {
-    chunk->first = rows * job.chunk_rows;
-    chunk->end = std::min(chunk->first + job.chunk_rows, job.coded);
-  } else {
-    chunk->first = job.coded + (rows - coded_chunks) * job.chunk_rows;
-    chunk->end = std::min(chunk->first + job.chunk_rows, job.view->rows);
+struct Chunks {
+  explicit Chunks(const Job& j) : job(j) {
+    groups = (job.n + job.chunk_queries - 1) / job.chunk_queries;
+    coded = (job.coded + job.chunk_rows - 1) / job.chunk_rows;
+    count = (coded + (job.view->rows - job.coded + job.chunk_rows - 1) / job.chunk_rows) * groups;
   }
-  chunk->query = static_cast<size_t>(number % groups) * job.chunk_queries;
-  chunk->query_end = std::min(chunk->query + job.chunk_queries, job.n);
-  return chunk->first < job.view->rows;
-}
-
-void RunWorker(const Job& job, Shared* shared, Output* out) {
-  bool out_of_memory = false;
-  try {
-    Worker worker(job, out);
-    Chunk chunk;
-    while (NextChunk(job, shared, &chunk)) worker.Scan(chunk);
-  } catch (const std::bad_alloc&) {
-    out_of_memory = true;
-    shared->stop = true;
+  Chunk At(uint64_t number) const {
+    const uint64_t rows = number / groups;
+    Chunk c;
+    if (rows < coded) {
+      c.first = rows * job.chunk_rows;
+      c.end = std::min(c.first + job.chunk_rows, job.coded);
+    } else {
+      c.first = job.coded + (rows - coded) * job.chunk_rows;
+      c.end = std::min(c.first + job.chunk_rows, job.view->rows);
+    }
+    c.query = static_cast<size_t>(number % groups) * job.chunk_queries;
+    c.query_end = std::min(c.query + job.chunk_queries, job.n);
+    return c;
   }
-  std::lock_guard<std::mutex> lock(shared->mu);
-  shared->out_of_memory |= out_of_memory;
-  --shared->running;
-  shared->cv.notify_one();
-}
+  const Job& job;
+  uint64_t groups, coded, count;
+};
 
-// Runs the job on the calling thread and up to `helpers` more, and polls `interrupted` on the calling one.
+// Runs the job on the calling thread and up to `helpers` more.
 Status RunJob(const Job& job, size_t helpers, const std::function<bool()>& interrupted, Output* out) {
-  Shared shared;
+  const Chunks chunks(job);
   std::vector<std::vector<std::vector<ScoredRow>>> results(helpers, std::vector<std::vector<ScoredRow>>(job.n));
   std::vector<Output> outputs(helpers);
-  std::vector<std::thread> threads;
-  threads.reserve(helpers);
-  // Threads must be joined on every path out, also when the caller's `interrupted` throws.
-  struct Joiner {
-    Shared* shared;
-    std::vector<std::thread>* threads;
-    bool stop = true;
-    ~Joiner() {
-      if (stop) shared->stop = true;
-      for (std::thread& t : *threads) {
-        if (t.joinable()) t.join();
-      }
-    }
-  } joiner{&shared, &threads};
-  for (size_t i = 0; i < helpers; ++i) {
-    outputs[i].results = results[i].data();
-    {
-      std::lock_guard<std::mutex> lock(shared.mu);
-      ++shared.running;
-    }
-    try {
-      threads.emplace_back(RunWorker, std::cref(job), &shared, &outputs[i]);
-    } catch (const std::system_error&) {  // no more threads to be had: go on with fewer
-      std::lock_guard<std::mutex> lock(shared.mu);
-      --shared.running;
-      break;
-    }
-  }
-  bool stopped = false;
-  {
-    Worker worker(job, out);
-    double unpolled = 0;
-    Chunk chunk;
-    while (!stopped && NextChunk(job, &shared, &chunk)) {
-      worker.Scan(chunk);
-      unpolled += static_cast<double>(chunk.end - chunk.first) *
-                  static_cast<double>(chunk.query_end - chunk.query) * job.view->dim;
-      if (unpolled >= kWorkPerPoll) {
-        unpolled = 0;
-        stopped = interrupted && interrupted();
-      }
-    }
-  }
-  for (bool waiting = !threads.empty(); waiting;) {
-    if (stopped) shared.stop = true;
-    {
-      std::unique_lock<std::mutex> lock(shared.mu);
-      waiting = !shared.cv.wait_for(lock, kPollInterval, [&] { return shared.running == 0; });
-    }
-    if (waiting && !stopped) stopped = interrupted && interrupted();
-  }
-  joiner.stop = false;
-  for (std::thread& t : threads) t.join();
-  threads.clear();
-  if (stopped) return Status::Interrupted();
-  if (shared.out_of_memory) throw std::bad_alloc();
+  for (size_t i = 0; i < helpers; ++i) outputs[i].results = results[i].data();
+  std::vector<std::unique_ptr<Worker>> workers(helpers + 1);
+  PMS_RETURN_IF_ERROR(RunChunks(chunks.count, helpers, interrupted, [&](size_t worker, uint64_t chunk) {
+    if (!workers[worker]) workers[worker] = std::make_unique<Worker>(job, worker == 0 ? out : &outputs[worker - 1]);
+    workers[worker]->Scan(chunks.At(chunk));
+    return Status::Ok();
+  }));
   for (size_t i = 0; i < helpers; ++i) {
     for (size_t j = 0; j < job.n; ++j) {
       out->results[j].insert(out->results[j].end(), results[i][j].begin(), results[i][j].end());

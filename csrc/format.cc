@@ -234,6 +234,51 @@ std::string CheckVectorHeader(Bytes header, const StoreId& id, Kind kind, uint32
   return {};
 }
 
+std::string EncodeDerivedHeader(const DerivedHeader& header) {
+  std::string h(kDerivedMagic, 8);
+  AppendLe32(&h, kDerivedVersion);
+  AppendLe32(&h, header.type);
+  h.append(reinterpret_cast<const char*>(header.store_id.data()), header.store_id.size());
+  AppendLe32(&h, static_cast<uint32_t>(header.kind));
+  AppendLe32(&h, header.dim);
+  AppendLe32(&h, header.vector_file);
+  AppendLe32(&h, static_cast<uint32_t>(header.sections.size()));
+  AppendLe64(&h, header.rows);
+  for (const DerivedSection& s : header.sections) {
+    AppendLe64(&h, s.offset);
+    AppendLe64(&h, s.bytes);
+    AppendLe32(&h, s.crc);
+  }
+  AppendLe32(&h, Crc32(h));
+  h.resize(kDerivedHeaderBytes, '\0');
+  return h;
+}
+
+std::string DecodeDerivedHeader(Bytes encoded, DerivedHeader* header) {
+  constexpr size_t kFixed = 56, kEach = 20;
+  if (encoded.size() < kDerivedHeaderBytes) return "it is shorter than its header";
+  if (encoded.substr(0, 8) != Bytes(kDerivedMagic, 8)) return "it is not an index file of pymemstore";
+  const char* p = encoded.data();
+  if (GetLe32(p + 8) != kDerivedVersion) return "its format is not version " + std::to_string(kDerivedVersion);
+  const size_t count = GetLe32(p + 44);
+  if (count > kMaxSections) return "its header is damaged";
+  const size_t end = kFixed + count * kEach;
+  if (GetLe32(p + end) != Crc32(encoded.substr(0, end))) return "its header is damaged";
+  header->type = GetLe32(p + 12);
+  std::memcpy(header->store_id.data(), p + 16, header->store_id.size());
+  if (GetLe32(p + 32) >= kKinds) return "its header is damaged";
+  header->kind = static_cast<Kind>(GetLe32(p + 32));
+  header->dim = GetLe32(p + 36);
+  header->vector_file = GetLe32(p + 40);
+  header->rows = GetLe64(p + 48);
+  header->sections.clear();
+  for (size_t i = 0; i < count; ++i) {
+    const char* s = p + kFixed + i * kEach;
+    header->sections.push_back({GetLe64(s), GetLe64(s + 8), GetLe32(s + 16)});
+  }
+  return {};
+}
+
 uint64_t NameHash(const StoreId& id, Bytes name) {
   const char* key = reinterpret_cast<const char*>(id.data());
   const uint64_t k0 = GetLe64(key), k1 = GetLe64(key + 8);

@@ -203,6 +203,29 @@ std::string EncodeVectorHeader(const StoreId& id, Kind kind, uint32_t dim);
 // Empty: the header fits. Otherwise what is wrong.
 std::string CheckVectorHeader(Bytes header, const StoreId& id, Kind kind, uint32_t dim);
 
+// ---- derived files (index/) -----------------------------------------------------------------------
+// A page with the header: magic, version, type, store id, kind, dim, number of the vector file, rows covered, the
+// sections' (offset, bytes, CRC-32), and the CRC-32 of all that.
+constexpr uint32_t kDerivedVersion = 1;
+constexpr char kDerivedMagic[] = "PMSIDX1";  // 8 bytes with its NUL
+constexpr size_t kDerivedHeaderBytes = 4096;
+constexpr size_t kMaxSections = 64;
+struct DerivedSection {
+  uint64_t offset = 0, bytes = 0;
+  uint32_t crc = 0;
+};
+struct DerivedHeader {
+  uint32_t type = 0;
+  StoreId store_id{};
+  Kind kind = Kind::kEntity;
+  uint32_t dim = 0, vector_file = 0;
+  uint64_t rows = 0;
+  std::vector<DerivedSection> sections;
+};
+std::string EncodeDerivedHeader(const DerivedHeader& header);
+// Empty: decoded. Otherwise what is wrong.
+std::string DecodeDerivedHeader(Bytes encoded, DerivedHeader* header);
+
 // SipHash-2-4 keyed by the store's id, so that crafted names can't crowd one slot.
 uint64_t NameHash(const StoreId& id, Bytes name);
 

@@ -21,6 +21,7 @@ Stats StatsOf(Snapshot* snapshot, const std::string& path) {
     stats.names[k] = snapshot->counters.live[k];
     stats.unembedded[k] = snapshot->counters.live[k] - snapshot->counters.embedded[k];
     stats.vector_rows[k] = snapshot->counters.rows[k];
+    stats.index[k] = snapshot->gen->index[k]->Info();
     stats.aliases += txn->Entries(KindTable(Table::kEntAlias, kind));
     stats.external_ids += txn->Entries(KindTable(Table::kEntExternal, kind));
   }
@@ -48,6 +49,10 @@ class Checker {
       PMS_RETURN_IF_ERROR(CheckAliases(kind));
     }
     PMS_RETURN_IF_ERROR(CheckTriples());
+    for (Kind kind : {Kind::kEntity, Kind::kRelation}) {
+      const std::string problem = snap_.gen->index[Index(kind)]->CheckFiles();
+      if (!problem.empty()) Problem(problem + " (reindex makes it anew)");
+    }
     return CheckHistory();
   }
 
@@ -251,6 +256,30 @@ Result<CheckReport> CheckStore(StoreImpl* impl, const InterruptCheck& interrupte
   }
   PMS_RETURN_IF_ERROR(status);
   return report;
+}
+
+Status ReindexStore(StoreImpl* impl, const ReindexOptions& options, int threads, double timeout_s,
+                    const BuildProgress& progress, const InterruptCheck& interrupted) {
+  PMS_ASSIGN_OR_RETURN(WriterLock lock, impl->Lock(timeout_s, interrupted, LockKind::kIndex));
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    std::shared_ptr<Generation> gen;
+    PinnedRows rows[kKinds];
+    {
+      PMS_ASSIGN_OR_RETURN(Snapshot snapshot, impl->Read());
+      gen = snapshot.gen;
+      for (size_t k = 0; k < kKinds; ++k) {
+        PMS_ASSIGN_OR_RETURN(rows[k], gen->index[k]->file().Rows(snapshot.counters.rows[k]));
+      }
+    }  // no transaction is held while it takes long
+    for (size_t k = 0; k < kKinds; ++k)
+      PMS_RETURN_IF_ERROR(gen->index[k]->Reindex(rows[k], options, threads, progress, interrupted));
+    // A compaction may have moved the vectors to another file meanwhile.
+    PMS_ASSIGN_OR_RETURN(Snapshot now, impl->Read());
+    if (now.gen->vector_name[0] == gen->vector_name[0] && now.gen->vector_name[1] == gen->vector_name[1])
+      return Status::Ok();
+    impl->RemoveStaleIndexFiles(*now.gen);
+  }
+  return Status::Locked(impl->path() + " was compacted again and again while its vectors were sealed");
 }
 
 Status BackupStore(StoreImpl* impl, const std::string& path) {

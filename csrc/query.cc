@@ -73,11 +73,11 @@ class CandidateFinder {
   uint32_t dim() const { return index_->dim(); }
 
   // Scans for `n` vectors at once.
-  Status Scan(const float* vectors, size_t n, const double* taus, SearchMode asked, SearchMode* mode,
+  Status Scan(const float* vectors, size_t n, const double* taus, SearchMode asked, SearchChoice* choice,
               std::vector<std::vector<Candidate>>* out, uint64_t* rows_scanned) {
     std::vector<std::vector<ScoredRow>> scored;
     ScanStats stats;
-    PMS_ASSIGN_OR_RETURN(*mode, index_->WithinThreshold(rows_, vectors, n, taus, asked, threads_, interrupted_,
+    PMS_ASSIGN_OR_RETURN(*choice, index_->WithinThreshold(rows_, vectors, n, taus, asked, threads_, interrupted_,
                                                         &scored, &stats));
     *rows_scanned = stats.rows_scanned;
     out->assign(n, {});
@@ -195,27 +195,31 @@ class CandidateFinder {
 Status FindCandidates(CandidateFinder* finder, const Query* queries, size_t count, bool entity,
                       const std::vector<double>& taus, std::vector<std::vector<Candidate>>* out,
                       QueryResult* results) {
-  std::vector<float> vectors;
-  std::vector<double> scan_taus;
-  std::vector<size_t> who;
-  for (size_t i = 0; i < count; ++i) {
-    const std::vector<float>& v = entity ? queries[i].entity_vector : queries[i].relation_vector;
-    if (v.empty() || taus[i] > 1 + kScoreSlack) continue;
-    who.push_back(i);
-    vectors.insert(vectors.end(), v.begin(), v.end());
-    scan_taus.push_back(taus[i]);
-  }
   out->assign(count, {});
-  if (!who.empty()) {
+  for (SearchMode asked : {SearchMode::kAuto, SearchMode::kExact, SearchMode::kGraph}) {
+    std::vector<float> vectors;
+    std::vector<double> scan_taus;
+    std::vector<size_t> who;
+    for (size_t i = 0; i < count; ++i) {
+      const std::vector<float>& v = entity ? queries[i].entity_vector : queries[i].relation_vector;
+      // Relations are few, and their best score decides what entities are looked for.
+      const SearchMode wish = entity ? queries[i].search : SearchMode::kExact;
+      if (wish != asked || v.empty() || taus[i] > 1 + kScoreSlack) continue;
+      who.push_back(i);
+      vectors.insert(vectors.end(), v.begin(), v.end());
+      scan_taus.push_back(taus[i]);
+    }
+    if (who.empty()) continue;
     std::vector<std::vector<Candidate>> found;
-    SearchMode mode = SearchMode::kExact;
+    SearchChoice choice;
     uint64_t rows_scanned = 0;
-    PMS_RETURN_IF_ERROR(finder->Scan(vectors.data(), who.size(), scan_taus.data(), queries[who[0]].search, &mode,
-                                     &found, &rows_scanned));
+    PMS_RETURN_IF_ERROR(finder->Scan(vectors.data(), who.size(), scan_taus.data(), asked, &choice, &found, &rows_scanned));
     for (size_t j = 0; j < who.size(); ++j) {
       (*out)[who[j]] = std::move(found[j]);
       results[who[j]].rows_scanned += rows_scanned / who.size();
-      if (entity) results[who[j]].mode = mode;
+      if (!entity) continue;
+      results[who[j]].mode = choice.mode;
+      results[who[j]].reason = choice.reason;
     }
   }
   for (size_t i = 0; i < count; ++i) {
@@ -385,7 +389,7 @@ Status RunSome(Snapshot* snapshot, CandidateFinder* entity_finder, CandidateFind
     result.entity_candidates = found[i].size();
     PMS_RETURN_IF_ERROR(Join(txn, queries[i], found[i], relations[i], interrupted, &result));
     result.unembedded = unembedded;
-    result.complete = unembedded == 0 && (!(queries[i].rules & ~kRulesText) || ruled) && !queries[i].entity_vector.empty() && !queries[i].relation_vector.empty();
+    result.complete = unembedded == 0 && result.mode == SearchMode::kExact && (!(queries[i].rules & ~kRulesText) || ruled) && !queries[i].entity_vector.empty() && !queries[i].relation_vector.empty();
     for (const Hit& hit : result.hits) {
       Remember(txn, snapshot->gen->names[0], hit.ids.s, names);
       Remember(txn, snapshot->gen->names[1], hit.ids.r, names);
@@ -418,15 +422,16 @@ Result<std::vector<QueryResult>> RunQueries(Snapshot* snapshot, const std::vecto
 }
 
 Result<std::vector<std::vector<ScoredName>>> RunSimilar(Snapshot* snapshot, Kind kind, const float* vectors,
-                                                        size_t n, double tau, int64_t limit, int threads,
+                                                        size_t n, double tau, int64_t limit, SearchMode search,
+                                                        int threads,
                                                         const InterruptCheck& interrupted, NameMap* names) {
   Txn* txn = snapshot->txn.get();
   CandidateFinder finder(snapshot, kind, threads, interrupted);
   PMS_RETURN_IF_ERROR(finder.Open());
   std::vector<std::vector<Candidate>> found;
-  SearchMode mode = SearchMode::kExact;
+  SearchChoice choice;
   uint64_t rows_scanned = 0;
-  PMS_RETURN_IF_ERROR(finder.Scan(vectors, n, std::vector<double>(n, tau).data(), SearchMode::kAuto, &mode, &found,
+  PMS_RETURN_IF_ERROR(finder.Scan(vectors, n, std::vector<double>(n, tau).data(), search, &choice, &found,
                                   &rows_scanned));
   std::vector<std::vector<ScoredName>> results(n);
   for (size_t i = 0; i < n; ++i) {

@@ -13,7 +13,7 @@ Result<std::vector<QueryResult>> RunQueries(Snapshot* snapshot, const std::vecto
 
 // Names of one kind with cosine >= tau, best first, ties by id, for each of n unit vectors.
 Result<std::vector<std::vector<ScoredName>>> RunSimilar(Snapshot* snapshot, Kind kind, const float* vectors,
-                                                        size_t n, double tau, int64_t limit, int threads,
+                                                        size_t n, double tau, int64_t limit, SearchMode search, int threads,
                                                         const InterruptCheck& interrupted, NameMap* names);
 
 }  // namespace pymemstore

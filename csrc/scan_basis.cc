@@ -169,7 +169,8 @@ void ScanBasis::Rotate(const float* v, float* out) const {
   for (uint32_t i = k; i < padded_k; ++i) out[i] = 0;
 }
 
-Status BuildScanBasis(const RowView& view, const std::function<bool()>& interrupted, ScanBasis* basis) {
+Status BuildScanBasis(const RowView& view, const std::function<bool()>& interrupted, ScanBasis* basis,
+                      bool all_axes) {
   *basis = ScanBasis();
   basis->dim = view.dim;
   basis->built_rows = view.rows;
@@ -181,7 +182,7 @@ Status BuildScanBasis(const RowView& view, const std::function<bool()>& interrup
   }
   const size_t dim = view.dim;
   const size_t rows = static_cast<size_t>(
-      std::min<uint64_t>(view.rows, dim > kWideDim ? kSampleRowsWide : kSampleRows));
+      std::min<uint64_t>(view.rows, (dim > kWideDim ? kSampleRowsWide : kSampleRows) * (all_axes ? 4 : 1)));
   std::vector<float> sample(rows * dim);
   for (size_t i = 0; i < rows; ++i) {
     std::memcpy(sample.data() + i * dim, view.base + view.rows * i / rows * view.stride, dim * sizeof(float));
@@ -212,7 +213,7 @@ Status BuildScanBasis(const RowView& view, const std::function<bool()>& interrup
     basis->axes = std::move(x);
   }
   basis->k = basis->padded_k = static_cast<uint32_t>(n);
-  basis->k = basis->padded_k = ChooseAxes(sample, rows, *basis);
+  if (!all_axes) basis->k = basis->padded_k = ChooseAxes(sample, rows, *basis);
   basis->axes.resize(basis->k * dim);
   basis->axes.shrink_to_fit();
   basis->gram_error = GramError(*basis);

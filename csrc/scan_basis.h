@@ -30,7 +30,9 @@ struct ScanBasis {
 double DotError(size_t dim);
 
 // Builds axes from a sample of `view` (at least 64 rows). Costs about as much as projecting a few thousand rows
-// on 128 axes, whatever the number of rows.
-Status BuildScanBasis(const RowView& view, const std::function<bool()>& interrupted, ScanBasis* basis);
+// on 128 axes, whatever the number of rows. `all_axes`: up to 128, instead of as many as make a scan of 4-bit codes
+// cheapest.
+Status BuildScanBasis(const RowView& view, const std::function<bool()>& interrupted, ScanBasis* basis,
+                      bool all_axes = false);
 
 }  // namespace pymemstore

@@ -7,64 +7,18 @@
 #include <new>
 
 #include "distance.h"
+#include "scan_math.h"
 
 namespace pymemstore {
 namespace {
 
 constexpr uint64_t kRebuildGrowth = 4;
-// Relative slop for norms computed in double precision (dim * 2^-53 and a few roundings more).
-constexpr double kUp = 1 + 1e-9;
-
-float RoundUp(double x) {
-  float f = static_cast<float>(x);
-  return static_cast<double>(f) < x ? std::nextafterf(f, std::numeric_limits<float>::infinity()) : f;
-}
-float RoundDown(double x) { return -RoundUp(-x); }
-
 uint8_t* AllocateZeroed(size_t bytes) {
   const size_t padded = std::max<size_t>((bytes + 63) / 64 * 64, 64);
   void* p = std::aligned_alloc(64, padded);
   if (p == nullptr) throw std::bad_alloc();  // ExactScan turns it into a Status
   std::memset(p, 0, padded);
   return static_cast<uint8_t*>(p);
-}
-
-double Norm(const float* v, size_t n) { return std::sqrt(CanonicalDot(v, v, n)); }
-
-float MaxAbs(const float* v, size_t n) {
-  float m = 0;
-  for (size_t i = 0; i < n; ++i) m = std::max(m, std::fabs(v[i]));
-  return m;
-}
-
-// Nearest integer of |x| < 2^22; compiles to two additions where std::rint is a call.
-inline float Nearest(float x) { return (x + 0x1.8p23F) - 0x1.8p23F; }
-
-// Writes round(v / scale), cut to +-limit, and returns |v - scale * code|, rounded up. `code_norm` gets
-// |scale * code|.
-template <typename T>
-double Quantise(const float* v, size_t n, float scale, int limit, T* codes, double* code_norm) {
-  const float inverse = 1 / scale, cut = static_cast<float>(limit);
-  double error[4] = {}, norm[4] = {};  // four sums each, so that additions do not wait for one another
-  size_t i = 0;
-  const auto step = [&](size_t lane) {
-    const float c = std::min(std::max(Nearest(v[i] * inverse), -cut), cut);
-    codes[i] = static_cast<T>(c);
-    const double back = static_cast<double>(scale) * static_cast<double>(c);
-    const double e = static_cast<double>(v[i]) - back;
-    error[lane] += e * e;
-    norm[lane] += back * back;
-    ++i;
-  };
-  while (i + 4 <= n) {
-    step(0);
-    step(1);
-    step(2);
-    step(3);
-  }
-  while (i < n) step(0);
-  *code_norm = std::sqrt((norm[0] + norm[1]) + (norm[2] + norm[3])) * kUp;
-  return std::sqrt((error[0] + error[1]) + (error[2] + error[3])) * kUp;
 }
 
 // The squared error of Quantise, roughly: to choose a scale by.
@@ -81,23 +35,9 @@ float RoughError(const float* v, size_t n, float scale, int limit) {
   return (((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]))) * scale * scale;
 }
 
-// The scale that takes the largest value to `limit`.
-float ScaleFor(const float* v, size_t n, int limit) {
-  const float m = MaxAbs(v, n);
-  return m > 1e-30F ? m / static_cast<float>(limit) : 1.0F;
-}
-
 // A norm in units of kNormUnit, rounded up. Norms of unit vectors stay far below the largest, 65535 units.
 uint32_t NormUnits(double norm) {
   return static_cast<uint32_t>(std::min(std::ceil(norm / kNormUnit * kUp), 65535.0));
-}
-
-// An upper bound of the norm of what lies outside the axes, given the computed coordinates.
-double RestNorm(const ScanBasis& b, double norm, double coordinates_norm) {
-  if (b.identity) return 0;
-  const double inside = std::max(0.0, coordinates_norm / kUp - b.rotate_error * norm * kUp);
-  const double left = norm * norm * kUp * kUp - inside * inside / (1 + b.gram_error);
-  return std::sqrt(std::max(0.0, left)) * kUp;
 }
 
 class SegmentWriter {
@@ -179,9 +119,22 @@ class SegmentWriter {
 
 }  // namespace
 
-CodedQuery CodeQuery(const ScanBasis& b, const float* q) {
+CodedQuery CodeWholeQuery(const float* q, uint32_t dim) {
   CodedQuery out;
-  out.norm = Norm(q, b.dim) * kUp;
+  out.norm = Norm(q, dim) * kUp;
+  const size_t padded = (dim + 31) / 32 * 32;
+  const int limit = static_cast<int>(std::clamp<int64_t>(
+      std::numeric_limits<int32_t>::max() / (127 * static_cast<int64_t>(padded)), 1, 32767));
+  const float scale2 = ScaleFor(q, dim, limit);
+  out.scale2 = static_cast<double>(scale2);
+  out.codes2.assign(padded, 0);
+  double code_norm;
+  out.slack2 = Quantise(q, dim, scale2, limit, out.codes2.data(), &code_norm);
+  return out;
+}
+
+CodedQuery CodeQuery(const ScanBasis& b, const float* q) {
+  CodedQuery out = CodeWholeQuery(q, b.dim);
   out.gram_error = b.gram_error;
   std::vector<float> z(b.padded_k);
   b.Rotate(q, z.data());
@@ -195,14 +148,6 @@ CodedQuery CodeQuery(const ScanBasis& b, const float* q) {
   for (int8_t c : out.codes1) out.offset1 += (kRowCodeMax + 1) * c;
   out.norm1 = z_norm + rotate_error;
   out.rest = RestNorm(b, out.norm, z_norm / kUp);
-
-  const size_t padded = (b.dim + 31) / 32 * 32;
-  const int limit = static_cast<int>(std::clamp<int64_t>(
-      std::numeric_limits<int32_t>::max() / (127 * static_cast<int64_t>(padded)), 1, 2047));
-  const float scale2 = ScaleFor(q, b.dim, limit);
-  out.scale2 = static_cast<double>(scale2);
-  out.codes2.assign(padded, 0);
-  out.slack2 = Quantise(q, b.dim, scale2, limit, out.codes2.data(), &code_norm);
   return out;
 }
 

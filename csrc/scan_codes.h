@@ -65,6 +65,8 @@ struct CodedQuery {
 };
 
 CodedQuery CodeQuery(const ScanBasis& basis, const float* q);
+// Only what int8 rows need: codes2, scale2, slack2, norm.
+CodedQuery CodeWholeQuery(const float* q, uint32_t dim);
 
 // Codes for all rows of `view`: those of `old` (may be null) are taken over, the others are made. A new basis is
 // built when there is none, or the rows have grown fourfold since.

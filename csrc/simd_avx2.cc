@@ -131,14 +131,81 @@ void ScanGroupsAvx2(const uint8_t* blocks, size_t groups, size_t k, const ScanQu
   }
 }
 
-void DotCodesAvx2(const int8_t* codes, size_t padded_dim, const uint32_t* rows, size_t n, const int16_t* q,
-                  int32_t* out) {
+// The dots of rows 8 half .. 8 half + 7 of a group with a stage's weights, as 2 dot - offset.
+inline __m256 StageDots(const uint8_t* group, size_t half, const StageQuery& q) {
+  const size_t lines = StageLines(q.bits), parts = static_cast<size_t>(8 / q.bits);
+  const __m256i low = _mm256_set1_epi8(static_cast<char>((1 << q.bits) - 1));
+  __m256i acc = _mm256_setzero_si256();
+  // 16 bits hold the sums of 8 pairs of products: 8 * 2 * 15 * 127.
+  for (size_t l = 0; l < lines;) {
+    __m256i sums = _mm256_setzero_si256();
+    for (size_t used = 0; used < 8; used += parts, ++l) {
+      __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group + l * 64 + half * 32));
+      for (size_t s = 0; s < parts; ++s) {
+        const __m256i w = Broadcast4(q.codes + (l * parts + s) * 4);
+        sums = _mm256_add_epi16(sums, _mm256_maddubs_epi16(_mm256_and_si256(x, low), w));
+        x = _mm256_srli_epi16(x, q.bits);
+      }
+    }
+    acc = Widen(acc, sums);
+  }
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_add_epi32(acc, acc), _mm256_set1_epi32(q.offset)));
+}
+
+inline __m256 Bytes8(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+
+void ScanStageAvx2(const uint8_t* stage, const uint32_t* list, const float* bases, size_t n, const StageQuery& q,
+                   float threshold, uint16_t* masks) {
+  const size_t lines = StageLines(q.bits) * 64;
+  for (size_t i = 0; i < n; ++i) {
+    const uint8_t* group = stage + list[i] * StageBytes(q.bits);
+    unsigned mask = 0;
+    for (size_t half = 0; half < 2; ++half) {
+      const uint8_t* tail = group + lines + 8 * half;
+      const __m256 product = _mm256_mul_ps(_mm256_set1_ps(q.scale), StageDots(group, half, q));
+      const __m256 error = _mm256_mul_ps(_mm256_set1_ps(q.error), Bytes8(tail));
+      const __m256 rest = _mm256_mul_ps(_mm256_set1_ps(q.rest), Bytes8(tail + kGroupRows));
+      const __m256 with_error = _mm256_add_ps(_mm256_add_ps(_mm256_set1_ps(bases[i]), product), error);
+      const __m256 pass = _mm256_cmp_ps(_mm256_add_ps(with_error, rest), _mm256_set1_ps(threshold), _CMP_GE_OQ);
+      mask |= static_cast<unsigned>(_mm256_movemask_ps(pass)) << (8 * half);
+    }
+    masks[i] = static_cast<uint16_t>(mask);
+  }
+}
+
+void ScanStagesAvx2(const uint8_t* first, const uint8_t* second, const uint32_t* list, const float* bases,
+                    size_t n, const StageQuery& q1, const StageQuery& q2, float threshold, uint16_t* masks) {
+  const size_t lines1 = StageLines(q1.bits) * 64, lines2 = StageLines(q2.bits) * 64;
+  for (size_t i = 0; i < n; ++i) {
+    const size_t g = list[i];
+    const uint8_t *a = first + g * StageBytes(q1.bits), *b = second + g * StageBytes(q2.bits);
+    unsigned mask = 0;
+    for (size_t half = 0; half < 2; ++half) {
+      const uint8_t *tail1 = a + lines1 + 8 * half, *tail2 = b + lines2 + 8 * half;
+      const __m256 product1 = _mm256_mul_ps(_mm256_set1_ps(q1.scale), StageDots(a, half, q1));
+      const __m256 product2 = _mm256_mul_ps(_mm256_set1_ps(q2.scale), StageDots(b, half, q2));
+      const __m256 error1 = _mm256_mul_ps(_mm256_set1_ps(q1.error), Bytes8(tail1));
+      const __m256 error2 = _mm256_mul_ps(_mm256_set1_ps(q2.error), Bytes8(tail2));
+      const __m256 rest = _mm256_mul_ps(_mm256_set1_ps(q2.rest), Bytes8(tail2 + kGroupRows));
+      const __m256 with_first = _mm256_add_ps(_mm256_add_ps(_mm256_set1_ps(bases[i]), product1), error1);
+      const __m256 with_second = _mm256_add_ps(_mm256_add_ps(with_first, product2), error2);
+      const __m256 pass = _mm256_cmp_ps(_mm256_add_ps(with_second, rest), _mm256_set1_ps(threshold), _CMP_GE_OQ);
+      mask |= static_cast<unsigned>(_mm256_movemask_ps(pass)) << (8 * half);
+    }
+    masks[i] = static_cast<uint16_t>(mask);
+  }
+}
+
+void DotCodesAvx2(const int8_t* codes, size_t stride, size_t padded_dim, const uint32_t* rows, size_t n,
+                    const int16_t* q, int32_t* out) {
   for (size_t r = 0; r < n; ++r) {
     if (r + kAhead < n) {
-      const int8_t* next = codes + rows[r + kAhead] * padded_dim;
+      const int8_t* next = codes + rows[r + kAhead] * stride;
       for (size_t i = 0; i < padded_dim; i += 64) _mm_prefetch(next + i, _MM_HINT_T0);
     }
-    const int8_t* a = codes + rows[r] * padded_dim;
+    const int8_t* a = codes + rows[r] * stride;
     __m256i s0 = _mm256_setzero_si256(), s1 = s0;
     for (size_t i = 0; i < padded_dim; i += 32) {
       const __m256i lo = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a + i)));
@@ -156,7 +223,20 @@ void DotCodesAvx2(const int8_t* codes, size_t padded_dim, const uint32_t* rows, 
   }
 }
 
-const Kernels kTable = {"avx2", CanonicalDotAvx2, DotRowsAvx2, ScanGroupsAvx2, DotCodesAvx2};
+int32_t DotInt8Avx2(const int8_t* a, const int8_t* b, size_t n) {
+  __m256i sum = _mm256_setzero_si256();
+  for (size_t i = 0; i < n; i += 16) {
+    const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a + i)));
+    const __m256i y = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b + i)));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
+  }
+  const __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+  const __m128i quarter = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(quarter, _mm_shuffle_epi32(quarter, 0xb1)));
+}
+
+const Kernels kTable = {"avx2",        CanonicalDotAvx2, DotRowsAvx2,  ScanGroupsAvx2,
+                        ScanStageAvx2, ScanStagesAvx2,   nullptr, DotCodesAvx2, DotInt8Avx2};
 
 }  // namespace
 

@@ -151,14 +151,117 @@ void ScanGroupsAvx512(const uint8_t* blocks, size_t groups, size_t k, const Scan
   }
 }
 
-void DotCodesAvx512(const int8_t* codes, size_t padded_dim, const uint32_t* rows, size_t n, const int16_t* q,
-                    int32_t* out) {
+// The 16 weights of a stage, each for four axes.
+struct StageWeights {
+  __m512i w[16];
+};
+
+inline StageWeights LoadWeights(const StageQuery& q) {
+  StageWeights s;
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) s.w[i] = Broadcast4(q.codes + 4 * i);
+  return s;
+}
+
+// The 2 dot - offset of a group's rows.
+inline __m512 Dots2(const uint8_t* group, const StageWeights& s, __m512i offset) {
+  const __m512i low = _mm512_set1_epi8(3);
+  __m512i a = _mm512_setzero_si512(), b = a;
+#pragma GCC unroll 4
+  for (int l = 0; l < 4; ++l) {
+    const __m512i x = _mm512_loadu_si512(group + l * 64);
+    a = _mm512_dpbusd_epi32(a, _mm512_and_si512(x, low), s.w[4 * l]);
+    b = _mm512_dpbusd_epi32(b, _mm512_and_si512(_mm512_srli_epi32(x, 2), low), s.w[4 * l + 1]);
+    a = _mm512_dpbusd_epi32(a, _mm512_and_si512(_mm512_srli_epi32(x, 4), low), s.w[4 * l + 2]);
+    b = _mm512_dpbusd_epi32(b, _mm512_and_si512(_mm512_srli_epi32(x, 6), low), s.w[4 * l + 3]);
+  }
+  const __m512i dot = _mm512_add_epi32(a, b);
+  return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_add_epi32(dot, dot), offset));
+}
+
+inline __m512 Dots4(const uint8_t* group, const StageWeights& s, __m512i offset) {
+  const __m512i low = _mm512_set1_epi8(15);
+  __m512i a = _mm512_setzero_si512(), b = a;
+#pragma GCC unroll 8
+  for (int l = 0; l < 8; ++l) {
+    const __m512i x = _mm512_loadu_si512(group + l * 64);
+    a = _mm512_dpbusd_epi32(a, _mm512_and_si512(x, low), s.w[2 * l]);
+    b = _mm512_dpbusd_epi32(b, _mm512_and_si512(_mm512_srli_epi32(x, 4), low), s.w[2 * l + 1]);
+  }
+  const __m512i dot = _mm512_add_epi32(a, b);
+  return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_add_epi32(dot, dot), offset));
+}
+
+inline __m512 Bytes16(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+
+constexpr size_t kGroupsAhead = 8;  // that are fetched ahead
+
+inline void Fetch(const uint8_t* group, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += 64) _mm_prefetch(reinterpret_cast<const char*>(group + at), _MM_HINT_T0);
+}
+
+// A loop for each number of bits: the one that is inlined in it is known.
+#define PMS_SCAN_STAGE(DOTS, BITS)                                                                                  \
+  for (size_t i = 0; i < n; ++i) {                                                                                  \
+    const uint8_t* group = stage + list[i] * StageBytes(BITS);                                                      \
+    if (i + kGroupsAhead < n) Fetch(stage + list[i + kGroupsAhead] * StageBytes(BITS), StageBytes(BITS));           \
+    const uint8_t* tail = group + StageLines(BITS) * 64;                                                            \
+    const __m512 with_dot = _mm512_add_ps(_mm512_set1_ps(bases[i]), _mm512_mul_ps(scale, DOTS(group, weights, offset))); \
+    const __m512 with_error = _mm512_add_ps(with_dot, _mm512_mul_ps(error, Bytes16(tail)));                         \
+    const __m512 bound = _mm512_add_ps(with_error, _mm512_mul_ps(rest, Bytes16(tail + kGroupRows)));                \
+    masks[i] = static_cast<uint16_t>(_mm512_cmp_ps_mask(bound, least, _CMP_GE_OQ));                                 \
+  }
+
+void ScanStageAvx512(const uint8_t* stage, const uint32_t* list, const float* bases, size_t n, const StageQuery& q,
+                     float threshold, uint16_t* masks) {
+  const StageWeights weights = LoadWeights(q);
+  const __m512 scale = _mm512_set1_ps(q.scale), error = _mm512_set1_ps(q.error), rest = _mm512_set1_ps(q.rest);
+  const __m512 least = _mm512_set1_ps(threshold);
+  const __m512i offset = _mm512_set1_epi32(q.offset);
+  if (q.bits == 2) {
+    PMS_SCAN_STAGE(Dots2, 2)
+  } else {
+    PMS_SCAN_STAGE(Dots4, 4)
+  }
+}
+#undef PMS_SCAN_STAGE
+
+inline __m512 StageDots(const uint8_t* group, const StageWeights& s, const StageQuery& q) {
+  const __m512i offset = _mm512_set1_epi32(q.offset);
+  return q.bits == 2 ? Dots2(group, s, offset) : Dots4(group, s, offset);
+}
+
+void ScanStagesAvx512(const uint8_t* first, const uint8_t* second, const uint32_t* list, const float* bases, size_t n,
+                      const StageQuery& q1, const StageQuery& q2, float threshold, uint16_t* masks) {
+  const StageWeights weights1 = LoadWeights(q1), weights2 = LoadWeights(q2);
+  const size_t lines1 = StageLines(q1.bits) * 64, bytes1 = StageBytes(q1.bits);
+  const size_t lines2 = StageLines(q2.bits) * 64, bytes2 = StageBytes(q2.bits);
+  const __m512 least = _mm512_set1_ps(threshold);
+  for (size_t i = 0; i < n && i < kGroupsAhead; ++i) Fetch(second + list[i] * bytes2, bytes2);
+  for (size_t i = 0; i < n; ++i) {
+    if (i + kGroupsAhead < n) Fetch(second + list[i + kGroupsAhead] * bytes2, bytes2);
+    const uint8_t *a = first + list[i] * bytes1, *b = second + list[i] * bytes2;
+    const __m512 product1 = _mm512_mul_ps(_mm512_set1_ps(q1.scale), StageDots(a, weights1, q1));
+    const __m512 product2 = _mm512_mul_ps(_mm512_set1_ps(q2.scale), StageDots(b, weights2, q2));
+    const __m512 error1 = _mm512_mul_ps(_mm512_set1_ps(q1.error), Bytes16(a + lines1));
+    const __m512 error2 = _mm512_mul_ps(_mm512_set1_ps(q2.error), Bytes16(b + lines2));
+    const __m512 with_first = _mm512_add_ps(_mm512_add_ps(_mm512_set1_ps(bases[i]), product1), error1);
+    const __m512 with_second = _mm512_add_ps(_mm512_add_ps(with_first, product2), error2);
+    const __m512 rest = _mm512_mul_ps(_mm512_set1_ps(q2.rest), Bytes16(b + lines2 + kGroupRows));
+    masks[i] = static_cast<uint16_t>(_mm512_cmp_ps_mask(_mm512_add_ps(with_second, rest), least, _CMP_GE_OQ));
+  }
+}
+
+void DotCodesAvx512(const int8_t* codes, size_t stride, size_t padded_dim, const uint32_t* rows, size_t n,
+                    const int16_t* q, int32_t* out) {
   for (size_t r = 0; r < n; ++r) {
     if (r + kAhead < n) {
-      const int8_t* next = codes + rows[r + kAhead] * padded_dim;
+      const int8_t* next = codes + rows[r + kAhead] * stride;
       for (size_t i = 0; i < padded_dim; i += 64) _mm_prefetch(next + i, _MM_HINT_T0);
     }
-    const int8_t* a = codes + rows[r] * padded_dim;
+    const int8_t* a = codes + rows[r] * stride;
     __m512i s0 = _mm512_setzero_si512(), s1 = s0;
     size_t i = 0;
     for (; i + 64 <= padded_dim; i += 64) {
@@ -175,7 +278,25 @@ void DotCodesAvx512(const int8_t* codes, size_t padded_dim, const uint32_t* rows
   }
 }
 
-const Kernels kTable = {"avx512vnni", CanonicalDotAvx512, DotRowsAvx512, ScanGroupsAvx512, DotCodesAvx512};
+int32_t DotInt8Avx512(const int8_t* a, const int8_t* b, size_t n) {
+  __m512i s0 = _mm512_setzero_si512(), s1 = s0;
+  size_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    s0 = _mm512_dpwssd_epi32(s0, _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + i))),
+                             _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + i))));
+    s1 = _mm512_dpwssd_epi32(s1, _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + i + 32))),
+                             _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + i + 32))));
+  }
+  if (i < n) {
+    s0 = _mm512_dpwssd_epi32(s0, _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + i))),
+                             _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + i))));
+  }
+  return _mm512_reduce_add_epi32(_mm512_add_epi32(s0, s1));
+}
+
+const Kernels kTable = {"avx512vnni",    CanonicalDotAvx512, DotRowsAvx512,  ScanGroupsAvx512,
+                        ScanStageAvx512, ScanStagesAvx512,   nullptr, DotCodesAvx512,
+                        DotInt8Avx512};
 
 }  // namespace
 

@@ -97,10 +97,87 @@ void ScanGroupsNeon(const uint8_t* blocks, size_t groups, size_t k, const ScanQu
   }
 }
 
-void DotCodesNeon(const int8_t* codes, size_t padded_dim, const uint32_t* rows, size_t n, const int16_t* q,
-                  int32_t* out) {
+// The dots of a group's rows with a stage's weights, as 2 dot - offset: four vectors of four rows.
+inline void StageDots(const uint8_t* group, const StageQuery& q, float32x4_t* out) {
+  const size_t lines = StageLines(q.bits), parts = static_cast<size_t>(8 / q.bits);
+  const uint8x16_t low = vdupq_n_u8(static_cast<uint8_t>((1 << q.bits) - 1));
+  const int8x16_t shift = vdupq_n_s8(static_cast<int8_t>(-q.bits));
+  for (size_t quarter = 0; quarter < 4; ++quarter) {
+    int32x4_t acc01 = vdupq_n_s32(0), acc23 = acc01;  // pairs of partial sums of two rows each
+    for (size_t l = 0; l < lines; ++l) {
+      uint8x16_t x = vld1q_u8(group + l * 64 + quarter * 16);
+      for (size_t s = 0; s < parts; ++s) {
+        const int8x8_t w = Twice4(q.codes + (l * parts + s) * 4);
+        const int8x16_t c = vreinterpretq_s8_u8(vandq_u8(x, low));
+        acc01 = vpadalq_s16(acc01, vmull_s8(vget_low_s8(c), w));
+        acc23 = vpadalq_s16(acc23, vmull_s8(vget_high_s8(c), w));
+        x = vshlq_u8(x, shift);
+      }
+    }
+    const int32x4_t dot = vpaddq_s32(acc01, acc23);
+    out[quarter] = vcvtq_f32_s32(vsubq_s32(vaddq_s32(dot, dot), vdupq_n_s32(q.offset)));
+  }
+}
+
+inline float32x4_t Bytes4(const uint8_t* p) {
+  uint32_t x;
+  __builtin_memcpy(&x, p, sizeof x);
+  const uint16x8_t wide = vmovl_u8(vcreate_u8(x));
+  return vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide)));
+}
+
+inline unsigned Bits4(float32x4_t bound, float threshold) {
+  const uint32_t bits[4] = {1, 2, 4, 8};
+  return vaddvq_u32(vandq_u32(vcgeq_f32(bound, vdupq_n_f32(threshold)), vld1q_u32(bits)));
+}
+
+void ScanStageNeon(const uint8_t* stage, const uint32_t* list, const float* bases, size_t n, const StageQuery& q,
+                   float threshold, uint16_t* masks) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint8_t* group = stage + list[i] * StageBytes(q.bits);
+    const uint8_t* tail = group + StageLines(q.bits) * 64;
+    float32x4_t dots[4];
+    StageDots(group, q, dots);
+    unsigned mask = 0;
+    for (size_t k = 0; k < 4; ++k) {
+      const float32x4_t product = vmulq_f32(vdupq_n_f32(q.scale), dots[k]);
+      const float32x4_t error = vmulq_f32(vdupq_n_f32(q.error), Bytes4(tail + 4 * k));
+      const float32x4_t rest = vmulq_f32(vdupq_n_f32(q.rest), Bytes4(tail + kGroupRows + 4 * k));
+      const float32x4_t with_error = vaddq_f32(vaddq_f32(vdupq_n_f32(bases[i]), product), error);
+      mask |= Bits4(vaddq_f32(with_error, rest), threshold) << (4 * k);
+    }
+    masks[i] = static_cast<uint16_t>(mask);
+  }
+}
+
+void ScanStagesNeon(const uint8_t* first, const uint8_t* second, const uint32_t* list, const float* bases,
+                    size_t n, const StageQuery& q1, const StageQuery& q2, float threshold, uint16_t* masks) {
+  for (size_t i = 0; i < n; ++i) {
+    const size_t g = list[i];
+    const uint8_t *a = first + g * StageBytes(q1.bits), *b = second + g * StageBytes(q2.bits);
+    const uint8_t *tail1 = a + StageLines(q1.bits) * 64, *tail2 = b + StageLines(q2.bits) * 64;
+    float32x4_t dots1[4], dots2[4];
+    StageDots(a, q1, dots1);
+    StageDots(b, q2, dots2);
+    unsigned mask = 0;
+    for (size_t k = 0; k < 4; ++k) {
+      const float32x4_t product1 = vmulq_f32(vdupq_n_f32(q1.scale), dots1[k]);
+      const float32x4_t product2 = vmulq_f32(vdupq_n_f32(q2.scale), dots2[k]);
+      const float32x4_t error1 = vmulq_f32(vdupq_n_f32(q1.error), Bytes4(tail1 + 4 * k));
+      const float32x4_t error2 = vmulq_f32(vdupq_n_f32(q2.error), Bytes4(tail2 + 4 * k));
+      const float32x4_t rest = vmulq_f32(vdupq_n_f32(q2.rest), Bytes4(tail2 + kGroupRows + 4 * k));
+      const float32x4_t with_first = vaddq_f32(vaddq_f32(vdupq_n_f32(bases[i]), product1), error1);
+      const float32x4_t with_second = vaddq_f32(vaddq_f32(with_first, product2), error2);
+      mask |= Bits4(vaddq_f32(with_second, rest), threshold) << (4 * k);
+    }
+    masks[i] = static_cast<uint16_t>(mask);
+  }
+}
+
+void DotCodesNeon(const int8_t* codes, size_t stride, size_t padded_dim, const uint32_t* rows, size_t n,
+                    const int16_t* q, int32_t* out) {
   for (size_t r = 0; r < n; ++r) {
-    const int8_t* a = codes + rows[r] * padded_dim;
+    const int8_t* a = codes + rows[r] * stride;
     int32x4_t s0 = vdupq_n_s32(0), s1 = s0;
     for (size_t i = 0; i < padded_dim; i += 16) {
       const int8x16_t x = vld1q_s8(a + i);
@@ -115,7 +192,18 @@ void DotCodesNeon(const int8_t* codes, size_t padded_dim, const uint32_t* rows, 
   }
 }
 
-const Kernels kTable = {"neon", CanonicalDotNeon, DotRowsNeon, ScanGroupsNeon, DotCodesNeon};
+int32_t DotInt8Neon(const int8_t* a, const int8_t* b, size_t n) {
+  int32x4_t sum = vdupq_n_s32(0);
+  for (size_t i = 0; i < n; i += 16) {
+    const int8x16_t x = vld1q_s8(a + i), y = vld1q_s8(b + i);
+    sum = vpadalq_s16(sum, vmull_s8(vget_low_s8(x), vget_low_s8(y)));
+    sum = vpadalq_s16(sum, vmull_s8(vget_high_s8(x), vget_high_s8(y)));
+  }
+  return vaddvq_s32(sum);
+}
+
+const Kernels kTable = {"neon",        CanonicalDotNeon, DotRowsNeon,  ScanGroupsNeon,
+                        ScanStageNeon, ScanStagesNeon,   nullptr, DotCodesNeon, DotInt8Neon};
 
 }  // namespace
 

@@ -23,6 +23,9 @@
 namespace pymemstore {
 namespace {
 
+// Vectors behind the sealed ones that are worth sealing in the background, however few are sealed.
+constexpr uint64_t kUnsealedRows = 100'000;
+
 // Stores of this process, so that a second handle on the same files shares the first one's environment: LMDB
 // loses its locks when one of two environments on a file closes. An entry stays until its store is gone for
 // good, so that an open waits for a close that is under way.
@@ -179,7 +182,7 @@ Result<ApplyResult> Store::Apply(const Batch& batch, const InterruptCheck& inter
     const uint64_t delta_rows = snapshot->Entries(Table::kSpo);
     if (status.ok()) status = snapshot.txn->Commit();
     if (status.ok()) {
-      MaybeMerge(impl, delta_rows, snapshot.counters.triples);
+      MaybeMerge(impl, *snapshot.gen, writer.counters(), delta_rows);
       return result;
     }
     // A full map dooms the transaction: grow with none live, then all of the batch again.
@@ -189,13 +192,18 @@ Result<ApplyResult> Store::Apply(const Batch& batch, const InterruptCheck& inter
   }
 }
 
-void Store::MaybeMerge(const std::shared_ptr<StoreImpl>& impl, uint64_t delta_rows, uint64_t triples) {
-  if (!auto_merge_ || delta_rows < std::max(merge_rows_, triples / 100)) return;
+void Store::MaybeMerge(const std::shared_ptr<StoreImpl>& impl, const Generation& gen, const Counters& counters,
+                       uint64_t delta_rows) {
+  if (!auto_merge_) return;
+  const bool merge = delta_rows >= std::max(merge_rows_, counters.triples / 100);
+  const uint64_t rows = counters.rows[0], sealed = gen.index[0]->SealedRows();
+  const bool seal = rows >= sealed + std::max(kUnsealedRows, sealed / 4);
+  if (!merge && !seal) return;
   std::lock_guard<std::mutex> lock(merge_mutex_);
   if (merging_ || closed_) return;
   if (merger_.joinable()) merger_.join();  // it has ended
   merging_ = true;
-  merger_ = std::thread([this, impl] {
+  merger_ = std::thread([this, impl, merge, seal] {
     // Signals are for the caller's threads: one that came here would not wake them.
     sigset_t all;
     sigfillset(&all);
@@ -203,7 +211,10 @@ void Store::MaybeMerge(const std::shared_ptr<StoreImpl>& impl, uint64_t delta_ro
     // Somebody else's merge is as good. The writer's lock is still the caller's at first.
     MergeOptions options;
     options.wait = false;
-    const Status status = MergeStore(impl.get(), options, 3600, {}, [this] { return closed_.load(); });
+    const InterruptCheck closing = [this] { return closed_.load(); };
+    Status status = merge ? MergeStore(impl.get(), options, 3600, {}, closing) : Status::Ok();
+    // With one thread: nobody waits for it.
+    if (status.ok() && seal) status = ReindexStore(impl.get(), {}, 1, 0, {}, closing);
     const bool told = !status.ok() && status.code() != Code::kLocked && status.code() != Code::kInterrupted;
     std::lock_guard<std::mutex> done(merge_mutex_);
     merge_error_ = told ? status.message() : "";
@@ -250,7 +261,8 @@ Result<std::vector<QueryResult>> Store::RunQueries(const std::vector<Query>& que
 }
 
 Result<std::vector<std::vector<ScoredName>>> Store::Similar(Kind kind, const float* vectors, size_t n, uint32_t dim,
-                                                            double tau, int64_t limit, NameMap* names,
+                                                            double tau, int64_t limit, SearchMode search,
+                                                            NameMap* names,
                                                             const InterruptCheck& interrupted) {
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
   if (!(tau >= -1 && tau <= 1))
@@ -260,7 +272,7 @@ Result<std::vector<std::vector<ScoredName>>> Store::Similar(Kind kind, const flo
   if (dim != stored)
     return Status::InvalidArgument("the vector has dimension " + std::to_string(dim) + "; the store's have " +
                                    std::to_string(stored));
-  return RunSimilar(&snapshot, kind, vectors, n, tau, limit, threads_, interrupted, names);
+  return RunSimilar(&snapshot, kind, vectors, n, tau, limit, search, threads_, interrupted, names);
 }
 
 namespace {
@@ -527,13 +539,26 @@ Result<CheckReport> Store::Check(const InterruptCheck& interrupted) {
 Result<std::pair<uint64_t, uint64_t>> Store::Compact(const BuildProgress& progress, const InterruptCheck& interrupted) {
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
   if (read_only_) return Status::ReadOnly(path_ + " is open read-only");
-  return CompactStore(impl.get(), timeout_s_, progress, interrupted);
+  const IndexInfo before = [&]() -> IndexInfo {
+    auto snapshot = impl->Read();
+    return snapshot.ok() ? snapshot->gen->index[0]->Info() : IndexInfo();
+  }();
+  PMS_ASSIGN_OR_RETURN(auto bytes, CompactStore(impl.get(), timeout_s_, progress, interrupted));
+  if (before.sealed_rows == 0) return bytes;
+  // Its vectors may have moved to a new file.
+  ReindexOptions options;
+  options.graph = before.graph_rows > 0;
+  PMS_RETURN_IF_ERROR(ReindexStore(impl.get(), options, threads_, timeout_s_, progress, interrupted));
+  return std::make_pair(bytes.first, DiskBytes(impl->path()));
 }
 
 Result<uint64_t> Store::EmbedSurface(uint64_t most, const InterruptCheck& interrupted) {
   PMS_ASSIGN_OR_RETURN(auto impl, Get());
   if (read_only_) return Status::ReadOnly(path_ + " is open read-only");
-  return EmbedSurfaceNames(impl.get(), most, threads_, timeout_s_, sync_, interrupted);
+  PMS_ASSIGN_OR_RETURN(const uint64_t count, EmbedSurfaceNames(impl.get(), most, threads_, timeout_s_, sync_, interrupted));
+  PMS_ASSIGN_OR_RETURN(Snapshot snapshot, impl->Read());
+  MaybeMerge(impl, *snapshot.gen, snapshot.counters, 0);
+  return count;
 }
 
 Status Store::BuildRules(const BuildProgress& progress, const InterruptCheck& interrupted) {
@@ -546,6 +571,15 @@ Status Store::BuildRules(const BuildProgress& progress, const InterruptCheck& in
   MergeOptions options;
   options.rules = true;
   return MergeStore(impl.get(), options, timeout_s_, progress, interrupted);
+}
+
+Status Store::Reindex(bool graph, bool force, const BuildProgress& progress, const InterruptCheck& interrupted) {
+  PMS_ASSIGN_OR_RETURN(auto impl, Get());
+  if (read_only_) return Status::ReadOnly(path_ + " is open read-only");
+  ReindexOptions options;
+  options.graph = graph;
+  options.force = force;
+  return ReindexStore(impl.get(), options, threads_, timeout_s_, progress, interrupted);
 }
 
 Status Store::Backup(const std::string& path) {

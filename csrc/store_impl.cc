@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <thread>
 
 namespace pymemstore {
@@ -288,6 +289,12 @@ Status StoreImpl::Create(const InterruptCheck& interrupted) {
   return WriteFileAtomically(path_ + kCurrent, GenerationName(1) + "\n");
 }
 
+uint32_t VectorFileNumber(const std::string& name) {
+  unsigned number = 0;
+  const char* digits = std::strrchr(name.c_str(), '-');
+  return digits && std::sscanf(digits, "-%u.", &number) == 1 ? number : 0;
+}
+
 Result<std::shared_ptr<Generation>> StoreImpl::OpenGeneration(const std::string& name, const Generation* before) {
   auto gen = std::make_shared<Generation>();
   if (!ParseGenerationName(name, &gen->number))
@@ -343,7 +350,8 @@ Result<std::shared_ptr<Generation>> StoreImpl::OpenGeneration(const std::string&
                                             gen->stamp[k].dim, options_.read_only));
       // Also says now, not at the first query, when the file is shorter than it must be.
       PMS_RETURN_IF_ERROR(file->Rows(counters.rows[k]).status());
-      gen->index[k] = std::make_shared<VectorIndex>(std::move(file));
+      gen->index[k] = std::make_shared<VectorIndex>(std::move(file), path_, gen->store_id, kind,
+                                                    VectorFileNumber(gen->vector_name[k]));
     }
   }
   return gen;
@@ -406,7 +414,8 @@ Result<WriterLock> StoreImpl::Lock(double timeout_s, const InterruptCheck& inter
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
                          std::min(timeout_s, 1e8)));
   std::unique_lock<std::mutex> local(locks_[static_cast<size_t>(kind)], std::defer_lock);
-  static const char* kDoing[] = {"written", "compacted or imported into", "imported into"};
+  static const char* kDoing[] = {"written", "compacted or imported into", "imported into", "reindexed"};
+  static_assert(std::size(kDoing) == kLockKinds, "a text for each kind");
   auto pause = std::chrono::microseconds(50);
   for (;;) {
     // Polled: neither lock can be waited for with a timeout that an interrupt ends.
@@ -450,10 +459,20 @@ void StoreImpl::RemoveStaleGenerations() {
     RemoveTree(path_ + "/" + name);
   }
   for (const std::string& file : *files) {
-    unsigned number = 0;
-    const char* digits = std::strrchr(file.c_str(), '-');
-    if (!digits || std::sscanf(digits, "-%u.vec", &number) != 1 || number >= live->number) continue;
+    const uint32_t number = VectorFileNumber(file);
+    if (number == 0 || number >= live->number) continue;
     if (file != live->vector_name[0] && file != live->vector_name[1]) RemoveTree(path_ + kVectors + "/" + file);
+  }
+  RemoveStaleIndexFiles(*live);
+}
+
+void StoreImpl::RemoveStaleIndexFiles(const Generation& live) {
+  auto files = ListDir(path_ + "/index");
+  if (!files.ok()) return;
+  for (const std::string& file : *files) {
+    const size_t kind = file.compare(0, 9, "relations") == 0;
+    const uint32_t number = VectorFileNumber(file);
+    if (number != 0 && number < VectorFileNumber(live.vector_name[kind])) RemoveTree(path_ + "/index/" + file);
   }
 }
 

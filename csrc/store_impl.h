@@ -48,8 +48,9 @@ enum class LockKind : uint8_t {
   kWriter = 0,   // a write transaction
   kBuilder = 1,  // a generation is being built; taken before the writer's
   kImport = 2,   // a bulk import is under way; taken before the builder's
+  kIndex = 3,    // vectors are being sealed; taken after the others, if at all
 };
-constexpr size_t kLockKinds = 3;
+constexpr size_t kLockKinds = 4;
 
 // Gives the lock back when it goes.
 class WriterLock {
@@ -90,6 +91,7 @@ class StoreImpl {
   Status SwitchTo(const std::string& generation);
   Status PointCurrentAt(uint32_t number);
   void RemoveStaleGenerations();
+  void RemoveStaleIndexFiles(const Generation& live);
 
  private:
   StoreImpl(std::string path, Options options);
@@ -116,6 +118,8 @@ class StoreImpl {
 std::string GenerationName(uint32_t number);
 bool ParseGenerationName(const std::string& name, uint32_t* number);
 std::string VectorFileName(Kind kind, uint32_t number);
+// The number in the name of a vector file, or of one that is derived from it; 0: none.
+uint32_t VectorFileNumber(const std::string& name);
 
 // EmbedderMismatch when `options` names other embedders than the store's.
 Status CheckStamps(const Generation& gen, const Options& options);

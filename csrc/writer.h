@@ -17,6 +17,7 @@ class Writer {
   Status Run(const InterruptCheck& interrupted, ApplyResult* result);
   // Everything but the commit: vectors are on the disk, counters in the transaction.
   Status Finish(ApplyResult* result);
+  const Counters& counters() const { return counters_; }  // with what was done so far
 
  private:
   Status Apply(const Op& op, OpResult* result);

@@ -444,6 +444,16 @@ class AsyncMemory:
         """As `Memory.check`."""
         return await self._run(self._memory.check)
 
+    async def reindex(
+        self,
+        *,
+        graph: bool = False,
+        force: bool = False,
+        progress: Callable[[str, int, int], object] | None = None,
+    ) -> None:
+        """As `Memory.reindex`. `progress` is called in a thread of the pool."""
+        await self._run(self._memory.reindex, graph=graph, force=force, progress=progress)
+
     async def compact(self, *, progress: Callable[[str, int, int], object] | None = None) -> CompactReport:
         """As `Memory.compact`. `progress` is called in a thread of the pool."""
         return await self._run(self._memory.compact, progress=progress)

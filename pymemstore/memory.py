@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -12,20 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, _input, _question
-from ._space import Space, embed_missing
+from ._space import Space
+from ._upkeep import Upkeep
 from .embedders import Embedder, RelationWords, Surface, Thresholds, resolve
-from .errors import Closed, EmbedderMismatch, InvalidArgument, ReadOnly
+from .errors import Closed, EmbedderMismatch, InvalidArgument
 from .results import (
     Added,
     AddReport,
     Change,
-    CheckReport,
-    CompactReport,
     Query,
     QueryResult,
     Replaced,
     Source,
-    Stats,
     Triple,
     TripleLike,
 )
@@ -132,7 +129,7 @@ def _fitting(kind: str, given: Embedder | None, default: Embedder, stamp: _Stamp
     return None
 
 
-class Memory:
+class Memory(Upkeep):
     """A store of facts that can be asked by meaning. Made by `pymemstore.open`; a context manager.
 
     Facts are unique triples of names: subject, relation, object. Names are kept byte for byte; they must
@@ -316,29 +313,6 @@ class Memory:
         """Ties an id of another catalogue (a Wikidata QID) to a name; False when it was. NotFound for an
         unknown name."""
         return self._write(lambda t: t.set_external_id(external_id, name, relation=relation)).value
-
-    def embed_missing(self, *, batch: int | None = None, progress: Progress | None = None) -> int:
-        """Embeds the names that wait for a vector, in batches of their own commits; how many.
-
-        A call that was stopped has embedded whole batches; the next call goes on from there. batch: names a
-        commit; None: 4,096, and 65,536 for entities of the default embedder, which runs in the core on all of
-        the store's threads. progress: called as progress(done, total) after each batch.
-        """
-        _input.callback(progress, "progress")
-        if self.read_only:
-            raise ReadOnly(f"the store at {self.path} was opened read-only")
-        return embed_missing(self._store, self._spaces, batch, progress)
-
-    def build_rules(self, *, progress: Callable[[str, int, int], object] | None = None) -> None:
-        """Makes the rule keys that names from a bulk import wait for; until then queries that use rules say
-        that they are not complete.
-
-        Nothing to do is fine. Builds the next generation of the store; interrupted, it leaves all as it was.
-        progress: called as progress(phase, done, total), total 0 when it is not known. Raises Locked while
-        another merge or import builds, ReadOnly.
-        """
-        _input.callback(progress, "progress")
-        _core.build_rules(self._store, progress)
 
     # ---- queries --------------------------------------------------------------------------------
 
@@ -569,28 +543,3 @@ class Memory:
     def sources(self, triple_id: int) -> list[Source]:
         """Where a fact came from, oldest first. NotFound when there is no such fact."""
         return [Source(*row) for row in self._store.sources(_input.integer(triple_id, "triple_id"))]
-
-    # ---- upkeep ---------------------------------------------------------------------------------
-
-    def stats(self) -> Stats:
-        """Counts and sizes."""
-        raw = self._store.stats()
-        raw.update(entity_embedder=self._spaces[0].name, relation_embedder=self._spaces[1].name)
-        return Stats(**{f.name: raw[f.name] for f in fields(Stats)})  # type: ignore[arg-type]
-
-    def check(self) -> CheckReport:
-        """Reads the whole store and tells what does not fit together. Changes nothing."""
-        problems, counts = self._store.check()
-        return CheckReport(not problems, tuple(problems), dict(counts))
-
-    def compact(self, *, progress: Callable[[str, int, int], object] | None = None) -> CompactReport:
-        """Merges base and delta into the next generation, without free pages and dead vectors, while others
-        read and write. progress: as for `build_rules`. Raises Locked while another merge or import builds."""
-        _input.callback(progress, "progress")
-        raw = _core.compact(self._store, progress)
-        return CompactReport(raw["bytes_before"], raw["bytes_after"])
-
-    def backup(self, path: str | os.PathLike[str]) -> None:
-        """Writes a consistent copy, a store of its own, to a path that does not exist yet. Writers go on
-        meanwhile."""
-        self._store.backup(_input.path(path))

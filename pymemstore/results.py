@@ -277,7 +277,8 @@ class QueryResult:
 
     @property
     def complete(self) -> bool:
-        """False while names that the search would have looked at wait for their vectors."""
+        """False while names that the search would have looked at wait for their vectors, and when the graph
+        was searched, which may leave some out."""
         return cast(bool, self._raw[2])
 
     @property
@@ -306,6 +307,11 @@ class QueryResult:
         """Vectors that the search looked at, of entities and relations; shared out evenly in `query_many`."""
         return cast(int, self._raw[7])
 
+    @property
+    def search_reason(self) -> str:
+        """Why `search` is what it is; "" where no entity was searched by vector."""
+        return cast(str, self._raw[8])
+
     def __len__(self) -> int:
         return len(self._raw[0])
 
@@ -314,7 +320,8 @@ class QueryResult:
 
     def __repr__(self) -> str:
         cut = ", truncated" if self.truncated else ""
-        waiting = "" if self.complete else f", incomplete ({self.unembedded} names wait for vectors)"
+        why = "searched by graph" if self.search == "graph" else f"{self.unembedded} names wait for vectors"
+        waiting = "" if self.complete else f", incomplete ({why})"
         return f"<QueryResult: {len(self)} hits{cut}{waiting}, names={_shown(self.names)}>"
 
 
@@ -328,7 +335,12 @@ class Stats:
 
     `delta_rows`: changes to triples since the last merge. `sealed_entities`: names in the sealed base;
     `unruled_entities`: those of them whose rule keys `build_rules` has still to make. `merge_error`: why the
-    last merge in this handle's background failed, "" when it didn't.
+    last merge, or sealing of vectors, in this handle's background failed, "" when it didn't.
+
+    `entity_sealed_rows`, `relation_sealed_rows`: rows of the vector files that have sealed codes;
+    `..._index_problem`: why a file of theirs is not used, "" when none is refused. `graph_rows`: entities'
+    rows in the graph, 0 without one; `graph_missed`: those that its searches scan besides. `clusters`,
+    `code_bits`: of the entities' codes; the bits an axis of both stages.
     """
 
     entities: int
@@ -343,6 +355,14 @@ class Stats:
     delta_rows: int
     sealed_entities: int
     unruled_entities: int
+    entity_sealed_rows: int
+    relation_sealed_rows: int
+    entity_index_problem: str
+    relation_index_problem: str
+    graph_rows: int
+    graph_missed: int
+    clusters: int
+    code_bits: str
     seq: int
     map_size: int
     map_used: int

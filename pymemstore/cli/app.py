@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pymemstore.cli import bulk, demo, facts, store, transfer
+from pymemstore.cli import bulk, demo, facts, store, transfer, tune
 
 __all__ = ["app"]
 
@@ -47,4 +47,6 @@ app.command("export")(transfer.export)
 app.command("stats")(store.stats)
 app.command("check")(store.check)
 app.command("backup")(store.backup)
+app.command("reindex")(store.reindex)
+app.command("tune")(tune.tune)
 app.command("demo")(demo.demo)

@@ -17,6 +17,7 @@ from pymemstore.cli.common import (
     fail,
     guarded,
     out,
+    phases,
     print_json,
     table,
     text,
@@ -24,7 +25,7 @@ from pymemstore.cli.common import (
 from pymemstore.errors import NotFound
 from pymemstore.memory import open as open_memory
 
-__all__ = ["backup", "check", "init", "stats"]
+__all__ = ["backup", "check", "init", "reindex", "stats"]
 
 _CHECKED = ("entities", "relations", "triples", "aliases", "external_ids")
 
@@ -92,6 +93,37 @@ def check(store: StorePath, json: Json = False) -> None:
         )
     if not report.ok:
         raise typer.Exit(ExitCode.ERROR)
+
+
+@guarded
+def reindex(
+    store: StorePath,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Also build the graph, for very large stores.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Make what is there and whole again.")] = False,
+    json: Json = False,
+) -> None:
+    """Seal the vectors: make the files that searches read, anew where they are damaged or old."""
+    with open_memory(store, create=False) as memory, phases(json) as show:
+        memory.reindex(
+            graph=graph,
+            force=force,
+            progress=lambda phase, done, total: show(phase, done, total, f"{done:,}"),
+        )
+        found = memory.stats()
+    made = {
+        "sealed_entities": found.entity_sealed_rows,
+        "sealed_relations": found.relation_sealed_rows,
+        "graph": found.graph_rows,
+        "clusters": found.clusters,
+        "code_bits": found.code_bits,
+    }
+    if json:
+        print_json(made)
+    else:
+        graphed = f", {found.graph_rows:,} in the graph" if found.graph_rows else ""
+        out().print(text(f"Sealed {found.entity_sealed_rows:,} entity vectors{graphed}."))
 
 
 @guarded

@@ -114,10 +114,10 @@ def bulk_import(
     update: names follow the labels of this newer dump, and facts from `source` that it does not repeat about
     an entity that it holds are withdrawn; needs `source`. memory_limit: bytes for sorting and for the table
     of names, 0: a quarter of the machine's; past it they are files. restart: drop what an interrupted import
-    staged. embed: embed the new names and make their rule keys afterwards. columns: of a Parquet or Arrow
-    file. rejects: a file that gets a JSON line for each rejected line; what it held is replaced, unless an
-    interrupted import goes on. checkpoint_every: seconds. progress: called with a BulkProgress every so
-    often, in this thread. report: the one to fill in.
+    staged. embed: embed the new names, make their rule keys and seal the vectors (`Memory.reindex`)
+    afterwards. columns: of a Parquet or Arrow file. rejects: a file that gets a JSON line for each rejected
+    line; what it held is replaced, unless an interrupted import goes on. checkpoint_every: seconds. progress:
+    called with a BulkProgress every so often, in this thread. report: the one to fill in.
 
     Nothing is visible before everything is read; a rejected line is left out, counted and reported. An input
     that ends too early makes the report "incomplete". A damaged or truncated archive raises IOError, with its
@@ -147,6 +147,7 @@ def bulk_import(
                 progress=lambda done, total: run.tell("embedding", done, total)
             )
             memory.build_rules(progress=run.tell)
+            memory.reindex(progress=run.tell)
     except KeyboardInterrupt:
         report.status = "interrupted"
         raise

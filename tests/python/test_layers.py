@@ -24,8 +24,12 @@ CORE_LAYERS = [
     ["staging", "ntriples", "external_sort"],
     ["wikidata", "tsv"],
     ["fact_sink"],
-    ["lmdb_env", "vector_file"],
-    ["exact_scan", "graph"],  # they see vectors through an interface of their own, never the file
+    ["lmdb_env", "vector_file", "search_cost"],
+    ["graph"],
+    ["sealed"],
+    ["clusters"],
+    ["exact_scan"],  # these see vectors through an interface of their own, never the file
+    ["chunk_runner", "derived_file"],
     ["distance"],
     ["simd"],  # distance's kernels, a file for each instruction set
     ["packed"],
@@ -43,6 +47,7 @@ PYTHON_LAYERS = [
     ["__init__"],  # the package's face: pymemstore.open and the names it passes on
     ["aio", "tune"],
     ["memory"],
+    ["_upkeep"],  # its methods for a store as a whole
     ["transaction", "_question"],
     ["_space"],
     ["_input"],

@@ -15,6 +15,8 @@
 namespace pymemstore {
 
 class StoreImpl;
+struct Counters;
+struct Generation;
 
 // What this build and CPU offer.
 struct EngineInfo {
@@ -60,7 +62,7 @@ class Store {
                                               const InterruptCheck& interrupted = {});
   // Names with cosine >= tau, best first, ties by id, for each of n unit vectors of `dim`.
   Result<std::vector<std::vector<ScoredName>>> Similar(Kind kind, const float* vectors, size_t n, uint32_t dim,
-                                                       double tau, int64_t limit, NameMap* names,
+                                                       double tau, int64_t limit, SearchMode search, NameMap* names,
                                                        const InterruptCheck& interrupted = {});
 
   Result<TripleId> Find(std::string_view s, std::string_view r, std::string_view o);  // kNoTriple: not there
@@ -90,6 +92,10 @@ class Store {
   Result<uint64_t> EmbedSurface(uint64_t most, const InterruptCheck& interrupted = {});
   // Makes the rule keys that names from a bulk import wait for.
   Status BuildRules(const BuildProgress& progress = {}, const InterruptCheck& interrupted = {});
+  // Seals the vectors: makes the codes, and the graph when it is asked for, of all rows that there are. Others read
+  // and write meanwhile. A graph that was interrupted goes on from what was saved. `force`: also what is there.
+  // Phases: "clustering", "coding", "sealing", "linking", "finding". Locked while another process does this.
+  Status Reindex(bool graph, bool force, const BuildProgress& progress = {}, const InterruptCheck& interrupted = {});
   // A consistent copy, as a store of its own, at a path that does not exist yet.
   Status Backup(const std::string& path);
 
@@ -100,7 +106,8 @@ class Store {
   Result<std::shared_ptr<StoreImpl>> Get() const;
 
   // After a commit: whether the delta has grown so far that it should be merged.
-  void MaybeMerge(const std::shared_ptr<StoreImpl>& impl, uint64_t delta_rows, uint64_t triples);
+  void MaybeMerge(const std::shared_ptr<StoreImpl>& impl, const Generation& gen, const Counters& counters,
+                  uint64_t delta_rows);
   void EndMerge();
 
   std::shared_ptr<StoreImpl> impl_;

@@ -62,7 +62,7 @@ struct Options {
   Sync sync = Sync::kFull;
   uint64_t map_size = 0;      // bytes of the first LMDB map; 0: chosen. The map grows by itself.
   int threads = 0;            // of a search; 0: the CPU's
-  bool auto_merge = true;     // merge in a thread of the handle's own when the delta has grown
+  bool auto_merge = true;     // merge, and seal vectors, in a thread of the handle's own when what is new has grown
   uint64_t merge_rows = 250'000;  // not before it has so many rows, nor before it has 1 % of the store's triples
   uint32_t max_readers = 510;
   std::optional<EmbedderStamp> stamps[kKinds];
@@ -176,9 +176,10 @@ struct Hit {
 struct QueryResult {
   std::vector<Hit> hits;  // best first; ties: exact matches first, then by triple id
   bool truncated = false;  // cut by the caller's limit
-  bool complete = true;    // false while names wait for vectors that the search would have used
+  bool complete = true;    // false while names wait for vectors that the search would have used, and in graph mode
   uint64_t unembedded = 0;
-  SearchMode mode = SearchMode::kExact;
+  SearchMode mode = SearchMode::kExact;  // of the entities' search; relations are always searched exactly
+  std::string reason;                    // why this mode
   uint64_t entity_candidates = 0, relation_candidates = 0, rows_scanned = 0;
 };
 
@@ -211,7 +212,17 @@ struct SourceRecord {
   double time = 0;
 };
 
+// Of the files under index/ for the vectors of one kind.
+struct IndexInfo {
+  uint64_t sealed_rows = 0, graph_rows = 0;
+  uint64_t missed = 0;     // rows that graph searches scan besides
+  uint32_t clusters = 0;
+  int bits1 = 0, bits2 = 0;  // of the codes' two stages
+  std::string problem;     // why a file is not used; "": it is, or there is none
+};
+
 struct Stats {
+  IndexInfo index[kKinds];
   uint64_t names[kKinds] = {0, 0};
   uint64_t unembedded[kKinds] = {0, 0};
   uint64_t vector_rows[kKinds] = {0, 0};  // with rows that replaced or forgotten names left behind
