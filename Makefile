@@ -55,7 +55,7 @@ $(VENV)/.test: $(VENV)/.base $(BUILD_INPUTS)
 
 $(VENV)/.bench: $(VENV)/.test
 	@# hnswlib is built here and needs numpy's build isolated from ours.
-	$(PIP) install --quiet 'hnswlib>=0.8' 'pyoxigraph>=0.4'
+	$(PIP) install --quiet 'hnswlib>=0.8' 'pyoxigraph>=0.4' 'faiss-cpu>=1.9' 'usearch>=2.16' 'names>=0.3'
 	touch $@
 
 $(VENV)/.model: $(VENV)/.base
@@ -73,7 +73,7 @@ asan: $(VENV)/.base
 	UBSAN_OPTIONS=print_stacktrace=1 $(CTEST) build/asan
 
 # The tests that have threads, under the race detector.
-TSAN_TESTS := store_test lmdb_env_test exact_scan_test merge_test
+TSAN_TESTS := store_test lmdb_env_test exact_scan_test merge_test sealed_codes_test
 THREADED_MERGES := WritesDuringAMergeAreTakenOver TheDeltaIsMergedInTheBackgroundWhenItHasGrown
 THREADED_SCANS := ThreadsGiveTheSameResults SeveralCallersAtOnceWhileTheRowsGrow AnInterruptionEndsTheCall
 tsan: $(VENV)/.base
@@ -81,7 +81,8 @@ tsan: $(VENV)/.base
 	$(BIN)/cmake --build build/tsan --target $(TSAN_TESTS)
 	set -e; export TSAN_OPTIONS='halt_on_error=1 suppressions=$(abspath tests/cpp/tsan.supp)'; \
 	  build/tsan/store_test; build/tsan/lmdb_env_test; build/tsan/exact_scan_test $(THREADED_SCANS); \
-	  build/tsan/merge_test $(THREADED_MERGES)
+	  build/tsan/merge_test $(THREADED_MERGES); \
+	  build/tsan/sealed_codes_test BigBatchesAndThreads
 
 # ---- Python ----
 pytest: $(VENV)/.test $(VENV)/.model
