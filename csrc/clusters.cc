@@ -55,7 +55,8 @@ void MoveToMeans(const float* sample, const std::vector<uint32_t>& rows, const s
 Status Lloyd(const float* sample, const std::vector<uint32_t>& rows, size_t dim, size_t n, int rounds, int threads,
              const std::function<bool()>& interrupted, std::mt19937* random, float* centroids, float* halves) {
   for (size_t j = 0; j < n; ++j) {
-    const size_t pick = std::uniform_int_distribution<size_t>(rows.size() * j / n, std::max(rows.size() * (j + 1) / n, rows.size() * j / n + 1) - 1)(*random);
+    const size_t first = rows.size() * j / n, end = std::max(rows.size() * (j + 1) / n, first + 1);
+    const size_t pick = std::uniform_int_distribution<size_t>(first, end - 1)(*random);
     std::memcpy(centroids + j * dim, sample + static_cast<size_t>(rows[pick]) * dim, dim * sizeof(float));
     halves[j] = HalfNorm(centroids + j * dim, dim);
   }
@@ -137,14 +138,15 @@ Status Clusters::Train(const float* sample, size_t n, uint32_t dim, uint32_t wan
   }
   for (size_t t = 0; t < tops; ++t) {
     c.first_.push_back(c.size());
-    const size_t count = std::min(members[t].size(),
-                                  static_cast<size_t>(std::ceil(static_cast<double>(wanted) * static_cast<double>(members[t].size()) / static_cast<double>(n))));
+    const double share = static_cast<double>(members[t].size()) / static_cast<double>(n);
+    const size_t count = std::min(members[t].size(), static_cast<size_t>(std::ceil(wanted * share)));
     c.centroids_.resize((c.size() + count) * dim);
     c.half_norms_.resize(c.size() + count);
     progress(1 + t, steps);
     if (count == 0) continue;
-    PMS_RETURN_IF_ERROR(Lloyd(sample, members[t], dim, count, kRounds, threads, interrupted, &random,
-                              c.centroids_.data() + static_cast<size_t>(c.first_[t]) * dim, c.half_norms_.data() + c.first_[t]));
+    float* first = c.centroids_.data() + static_cast<size_t>(c.first_[t]) * dim;
+    PMS_RETURN_IF_ERROR(Lloyd(sample, members[t], dim, count, kRounds, threads, interrupted, &random, first,
+                              c.half_norms_.data() + c.first_[t]));
   }
   c.first_.push_back(c.size());
   std::vector<uint32_t> all(n), owner(n);

@@ -46,7 +46,8 @@ class CodeSpace : public hnswlib::SpaceInterface<float> {
 };
 
 // Rows that stand for all rows of the same codes, and the others.
-void FindTwins(const RowView& view, const SealedCodes& codes, std::vector<uint32_t>* nodes, std::vector<Twin>* twins) {
+void FindTwins(const RowView& view, const SealedCodes& codes, std::vector<uint32_t>* nodes,
+               std::vector<Twin>* twins) {
   const uint32_t rows = static_cast<uint32_t>(codes.rows());
   const size_t compared = WholeStride(codes.dim()) - sizeof(float);  // codes and scale
   const auto text = [&](uint32_t row) {
@@ -84,10 +85,10 @@ void FindTwins(const RowView& view, const SealedCodes& codes, std::vector<uint32
 
 class Builder {
  public:
-  Builder(const RowView& view, std::shared_ptr<const SealedCodes> codes, const std::string& path, const DerivedStamp& stamp, int threads,
-          const Progress& progress, const std::function<bool()>& interrupted)
-      : view_(view), codes_(std::move(codes)), path_(path), stamp_(stamp), threads_(std::max(threads, 1)), progress_(progress),
-        interrupted_(interrupted), space_(codes_->dim()) {}
+  Builder(const RowView& view, std::shared_ptr<const SealedCodes> codes, const std::string& path,
+          const DerivedStamp& stamp, int threads, const Progress& progress, const std::function<bool()>& interrupted)
+      : view_(view), codes_(std::move(codes)), path_(path), stamp_(stamp), threads_(std::max(threads, 1)),
+        progress_(progress), interrupted_(interrupted), space_(codes_->dim()) {}
 
   Status Run() {
     FindTwins(view_, *codes_, &nodes_, &twins_);
