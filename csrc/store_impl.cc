@@ -194,8 +194,13 @@ Result<std::unique_ptr<StoreImpl>> StoreImpl::Open(const std::string& path, cons
     // A switch that was cut short between its commit and its rename.
     PMS_ASSIGN_OR_RETURN(std::string current, ReadSmallFile(path + kCurrent));
     if (current != GenerationName(impl->gen_->number) + "\n") {
-      PMS_ASSIGN_OR_RETURN(Snapshot latest, impl->Read());
-      PMS_RETURN_IF_ERROR(impl->PointCurrentAt(latest.gen->number));
+      // Only with the builder's lock: who has it replaces CURRENT itself, and may be doing so.
+      auto building = impl->Lock(0, interrupted, LockKind::kBuilder);
+      if (!building.ok() && building.status().code() != Code::kLocked) return building.status();
+      if (building.ok()) {
+        PMS_ASSIGN_OR_RETURN(Snapshot latest, impl->Read());
+        PMS_RETURN_IF_ERROR(impl->PointCurrentAt(latest.gen->number));
+      }
     }
     PMS_RETURN_IF_ERROR(impl->Upgrade(interrupted));
     impl->RemoveStaleGenerations();
