@@ -14,6 +14,10 @@ from . import errors
 from ._core import __version__
 from .embedders import Embedder, Thresholds
 from .errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    BadResponse,
     Closed,
     Corruption,
     EmbedderMismatch,
@@ -50,6 +54,10 @@ from .transaction import Transaction
 __all__ = [
     "AddReport",
     "Added",
+    "BackendError",
+    "BackendTimeout",
+    "BackendUnavailable",
+    "BadResponse",
     "Change",
     "CheckReport",
     "Closed",

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import builtins
+from typing import Any
 
 __all__ = [
+    "BackendError",
+    "BackendTimeout",
+    "BackendUnavailable",
+    "BadResponse",
     "Closed",
     "Corruption",
     "EmbedderMismatch",
@@ -21,7 +26,14 @@ __all__ = [
 
 
 class MemstoreError(Exception):
-    """Base class of every error that pymemstore raises."""
+    """Base class of every error that pymemstore raises.
+
+    Attributes:
+        partial: what a loop over a language model had done when the error came (a `ReadResult`, a
+            `WriteReport`); None elsewhere.
+    """
+
+    partial: Any = None
 
 
 class InvalidArgument(MemstoreError, ValueError):
@@ -69,3 +81,29 @@ class IOError(MemstoreError, builtins.OSError):
 
 class Interrupted(MemstoreError):
     """The call was asked to stop; nothing of it was written."""
+
+
+class BackendError(MemstoreError):
+    """A language model or its server failed. Bad HTTP answers are raised as this class itself.
+
+    Attributes:
+        text: what the model had written when it failed; "" if nothing.
+        status: the HTTP status, None where none came.
+    """
+
+    def __init__(self, message: str, *, text: str = "", status: int | None = None) -> None:
+        super().__init__(message)
+        self.text = text
+        self.status = status
+
+
+class BackendUnavailable(BackendError):
+    """No connection to the server, after the retries."""
+
+
+class BackendTimeout(BackendError):
+    """The server did not answer, or fell silent, for longer than the timeout."""
+
+
+class BadResponse(BackendError):
+    """The server broke off, or answered with something that is no completion."""
