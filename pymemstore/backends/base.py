@@ -1,7 +1,7 @@
 """What the loops ask of a language model, whoever runs it: one small protocol.
 
-A backend continues prompts. It knows nothing of memories and calls: the loops give it stop strings, token guides
-and, where it takes text only, a grammar.
+A backend continues prompts. It knows nothing of memories and calls: the loops give it stop strings, token
+guides and, where it takes text only, a grammar.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Guide(Protocol):
         next call. Never all False."""
 
     def advance(self, token: int) -> None:
-        """Takes the token that came, one that `mask` allowed."""
+        """Takes the token that came, one that `mask` allowed. Not called for the EOS that ends the row."""
 
 
 class Chooser(Protocol):
@@ -97,7 +97,7 @@ class Params:
         ban: strings that must not appear: where one would be completed, the next best token is taken.
         guide: makes the guide of one row.
         grammar: an EBNF grammar (xgrammar's dialect, start rule `root`) of the whole continuation.
-        chooser: makes the chooser of a batch, given its number of rows.
+        chooser: makes the chooser of a batch, given its number of rows. Not with ban or a temperature.
         temperature: 0: greedy. Above: sampling, with `seed`.
         logprobs: whether the generation's log-probabilities are wanted.
         extra: what a server takes beside (sent with the request as it is).
@@ -133,7 +133,7 @@ class Usage:
         prompt: tokens of the prompt.
         computed: tokens of the prompt that went through the model; the others were in its cache. None: the
             server doesn't say.
-        generated: new tokens.
+        generated: new tokens; EOS, those of a stop string and those that a chooser gave up are among them.
     """
 
     prompt: int = 0
@@ -148,9 +148,10 @@ class Generation:
     Attributes:
         text: without the stop string.
         parts: the same as segments, with ids where the backend knows them: to be put into the next prompt.
-        finish: "stop": a stop string came; "eos": the model ended; "length": max_tokens were reached.
-        stop: the stop string.
-        logprobs: of the generated tokens, natural logarithm, if they were asked for.
+        finish: "stop": a stop string came, or a chooser ended it; "eos": the model ended; "length": it had
+            max_tokens.
+        stop: the stop string, if one came.
+        logprobs: one for each of `usage.generated`, natural logarithm, if they were asked for.
         usage: token counts.
     """
 
