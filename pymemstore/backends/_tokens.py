@@ -22,7 +22,8 @@ class Tokens:
 
     What a tokenizer puts before a text by itself (BOS) comes once, at the start of the prompt. The first
     text is tokenised as the beginning of a text; every other one as the continuation that it is, so no space
-    comes before it that isn't in it. Neighbouring texts of one kind are one text.
+    comes before it that isn't in it. Behind an added token it is what the tokenizer makes of it there: some
+    (Llama's) put a space before. Neighbouring texts of one kind are one text.
 
     Attributes:
         control: the ids of all added tokens, special or not, but white space.
@@ -43,6 +44,7 @@ class Tokens:
         plain, whole = self._text("a"), list(tokenizer("a", verbose=False)["input_ids"])
         at = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)
         self.start: tuple[int, ...] = tuple(whole[:at])
+        self._anew = self._begins_anew()
         self._direct = {
             encode: all(encode(probe) == self._after(encode, probe) for probe in ("a", " a"))
             for encode in (self._text, self._data)
@@ -67,7 +69,8 @@ class Tokens:
                 raise InvalidArgument(f"prompt: {text[max(0, error.start - 20) :]!r:.60}: {error}") from None
             encode = self._data if data else self._text
             if text:
-                ids.extend(encode(text) if not ids or self._direct[encode] else self._after(encode, text))
+                first = not ids or (self._anew and ids[-1] in self.control)
+                ids.extend(encode(text) if first or self._direct[encode] else self._after(encode, text))
         start = list(self.start)
         return ids if ids[: len(start)] == start else start + ids
 
@@ -81,6 +84,14 @@ class Tokens:
     def decoder(self, ids: Sequence[int]) -> TextDecoder:
         """For what follows these ids."""
         return TextDecoder(self.decode, list(ids)[len(self.start) :])
+
+    def _begins_anew(self) -> bool:
+        """Whether text behind an added token is tokenised as at the beginning."""
+        for token in sorted(self.control):
+            ids = self._text(f"{self._tokenizer.convert_ids_to_tokens(token)}a")
+            if len(ids) > 1 and ids[0] == token:
+                return ids[1:] == self._text("a") != self._after(self._text, "a")
+        return False
 
     def _text(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
