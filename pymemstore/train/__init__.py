@@ -1,0 +1,1 @@
+"""Training of models that write and read memories."""
