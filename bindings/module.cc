@@ -26,5 +26,6 @@ PYBIND11_MODULE(_core, m) {
   BindSurface(m);
   BindBatch(m);
   BindStore(m);
+  BindMasks(m);
   BindBulk(m);
 }

@@ -135,8 +135,9 @@ _MAYBE_ARROW = re.compile(r"\) {0,8}(-(-)?)?\Z")
 _UNIT = re.compile(r"\\.|.", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ESCAPABLE = re.compile(r"\\([\\;,<>{}()\s\x00-\x1f\x7f-\x9f])")
-_ESCAPED = re.compile(r"[\\;>{}\x00-\x1f\x7f-\x9f]|\)(?=-)")
-_ESCAPED_COMMA = re.compile(r"[\\;,>{}\x00-\x1f\x7f-\x9f]|\)(?=-)")
+# `)` behind `}` too, so that no written name holds `})`, which ends calls where strings are looked for.
+_ESCAPED = re.compile(r"[\\;>{}\x00-\x1f\x7f-\x9f]|\)(?= {0,8}-)|(?<=\})\)")
+_ESCAPED_COMMA = re.compile(r"[\\;,>{}\x00-\x1f\x7f-\x9f]|\)(?= {0,8}-)|(?<=\})\)")
 _SEPARATORS = (";", ",")
 
 
@@ -146,8 +147,8 @@ _SEPARATORS = (";", ",")
 def escape(name: str, separator: str = ";") -> str:
     """A name as it is written in a slot or a result: a backslash before what would not be data.
 
-    That is `\\ ; > { }`, control characters, `)` before `-`, white space at either end, and `,` where it is
-    the separator.
+    That is `\\ ; > { }`, control characters, `)` before `-` (and spaces) or behind `}`, white space at either
+    end, and `,` where it is the separator.
 
     Raises:
         InvalidArgument: what can't be a name (empty, a lone surrogate); a wrong separator.

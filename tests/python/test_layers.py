@@ -34,7 +34,7 @@ CORE_LAYERS = [
     ["simd"],  # distance's kernels, a file for each instruction set
     ["packed"],
     ["format", "file_util"],
-    ["types"],
+    ["types", "token_masks"],
     ["status", "surface", "utf8"],
     ["unicode_tables", "crc32"],
 ]

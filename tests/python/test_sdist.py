@@ -70,7 +70,7 @@ def test_it_holds_the_sources_and_no_build_output(sdist: Path) -> None:
     with tarfile.open(sdist) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
     needed = [path for folder in ("csrc", "bindings") for path in (REPOSITORY / folder).rglob("*")]
-    needed += [*(REPOSITORY / "pymemstore").rglob("*.py"), *(REPOSITORY / "pymemstore" / "data").glob("*")]
+    needed += [*(REPOSITORY / "pymemstore").rglob("*.py"), *(REPOSITORY / "pymemstore" / "data").rglob("*")]
     wanted = {str(p.relative_to(REPOSITORY)) for p in needed if p.is_file() and p.suffix != ".pyc"}
     wanted |= {"CMakeLists.txt", "LICENSE", "NOTICE", "README.md"}
     wanted |= {"pymemstore/py.typed", "pymemstore/_core.pyi"}
