@@ -173,6 +173,21 @@ class ReferenceMemory:
         hits.sort(key=lambda hit: (-hit.score, hit.triple_id))
         return hits
 
+    # The calls of the published server, for peers/reference_rpc.py.
+
+    def find_entity(self, vector: F32, tau: float) -> dict[int, float]:
+        """The ids of the entities that are near, with their similarities."""
+        return self._cut(self._entities, vector, self.k, tau)[0]
+
+    def find_relation(self, vector: F32, tau: float) -> dict[int, float]:
+        """The same for relations."""
+        return self._cut(self._relations, vector, self.relation_k, tau)[0]
+
+    def find_pair(self, entity: int, relation: int, objects: bool) -> list[tuple[int, str]]:
+        """(triple id, name) of the facts of an entity and a relation."""
+        known, other = ("s", "o") if objects else ("o", "s")
+        return list(self._db.execute(_PAIR.format(open=other, known=known), (entity, relation)))
+
     @staticmethod
     def _cut(graph: hnswlib.Index, vectors: F32, k: int, tau: float) -> list[dict[int, float]]:
         """For each row: ids of the k nearest that reach tau, with their similarities."""

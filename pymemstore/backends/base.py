@@ -95,7 +95,7 @@ class Params:
         stop: strings that end the generation; it ends right before the first that appears, whether its
             tokens are special or not.
         ban: strings that must not appear: where one would be completed, the next best token is taken.
-        guide: makes the guide of one row.
+        guide: makes the guide of one row; called once a row, in the order of the prompts.
         grammar: an EBNF grammar (xgrammar's dialect, start rule `root`) of the whole continuation.
         chooser: makes the chooser of a batch, given its number of rows. Not with ban or a temperature.
         temperature: 0: greedy. Above: sampling, with `seed`.
