@@ -84,7 +84,7 @@ asan: $(VENV)/.base
 	UBSAN_OPTIONS=print_stacktrace=1 $(CTEST) build/asan
 
 # The tests that have threads, under the race detector.
-TSAN_TESTS := store_test lmdb_env_test exact_scan_test merge_test sealed_codes_test
+TSAN_TESTS := store_test lmdb_env_test exact_scan_test merge_test sealed_codes_test token_masks_test
 THREADED_MERGES := WritesDuringAMergeAreTakenOver TheDeltaIsMergedInTheBackgroundWhenItHasGrown
 THREADED_SCANS := ThreadsGiveTheSameResults SeveralCallersAtOnceWhileTheRowsGrow AnInterruptionEndsTheCall
 tsan: $(VENV)/.base
@@ -93,7 +93,7 @@ tsan: $(VENV)/.base
 	set -e; export TSAN_OPTIONS='halt_on_error=1 suppressions=$(abspath tests/cpp/tsan.supp)'; \
 	  build/tsan/store_test; build/tsan/lmdb_env_test; build/tsan/exact_scan_test $(THREADED_SCANS); \
 	  build/tsan/merge_test $(THREADED_MERGES); \
-	  build/tsan/sealed_codes_test BigBatchesAndThreads
+	  build/tsan/sealed_codes_test BigBatchesAndThreads; build/tsan/token_masks_test
 
 # ---- Python ----
 pytest: $(VENV)/.test $(VENV)/.model
