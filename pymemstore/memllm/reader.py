@@ -13,7 +13,6 @@ from ..aio import AsyncMemory
 from ..backends.base import (
     AsyncStream,
     Backend,
-    Generation,
     Guide,
     Params,
     Prompt,
@@ -374,17 +373,27 @@ def _together(reader: Reader, turns: list[_Turn]) -> list[ReadResult]:
 
     for row, turn in enumerate(turns):
         settle(row, turn.__next__)
-    while waiting:
-        rows, params = _batch(waiting)
-        prompts = [waiting[row].prompt for row in rows]
+
+    def ask(rows: list[int], params: Params) -> None:
+        """Puts the rows to the model as a batch."""
         try:
-            answers: Sequence[Generation] = reader.backend.generate(prompts, params)
+            answers = reader.backend.generate([waiting[row].prompt for row in rows], params)
+        except InvalidArgument as error:
+            if len(rows) > 1:  # find out which
+                for row in rows:
+                    ask([row], waiting[row].params)
+                return
+            advances = [_thrower(turns[rows[0]], error)]
         except MemstoreError as error:
-            turns[rows[0]].throw(error)
-            raise
-        for row, answer in zip(rows, answers, strict=True):
+            rows, advances = rows[:1], [_thrower(turns[rows[0]], error)]
+        else:
+            advances = [_sender(turns[row], answer) for row, answer in zip(rows, answers, strict=True)]
+        for row, advance in zip(rows, advances, strict=True):
             del waiting[row]
-            settle(row, _sender(turns[row], answer))
+            settle(row, advance)
+
+    while waiting:
+        ask(*_batch(waiting))
     return [results[row] for row in range(len(turns))]
 
 

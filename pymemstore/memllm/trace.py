@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 __all__ = ["Asked", "Call", "Drop", "Finish", "Trace"]
 
-Drop = Literal["no result", "too many results", "new call", "malformed", "incomplete", "unsafe names"]
+Drop = Literal[
+    "no result", "too many results", "new call", "malformed", "incomplete", "unsafe names", "too long"
+]
 Finish = Literal[
     "eos", "stop", "length", "incomplete call", "repeated read", "no result", "max reads", "first success"
 ]

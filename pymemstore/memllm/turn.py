@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import calls
 from ..backends.base import Generation, Guide, Params, Segment
-from ..errors import BackendError, MemstoreError
+from ..errors import BackendError, InvalidArgument, MemstoreError
 from ..results import QueryResult
 from .trace import Asked, Call, Finish, Trace
 
@@ -116,6 +116,7 @@ class _Turn:
         self.ended: Finish | None = None
         self.text_at_call = -1  # length of the text when the last call was opened
         self.in_call = False  # whether the model is writing a call
+        self.fresh = False  # whether the model has not gone on yet behind the call in effect
 
     # ---- what the model sees ----------------------------------------------------------------------
 
@@ -183,7 +184,16 @@ class _Turn:
             ban = can_ban and (not allowed or just_dropped)
             tokens = min(self.left, _BAN_TOKENS) if ban and allowed else self.left
             stop = options.stop if ban else (OPEN, *options.stop)
-            wrote = yield from self.generate(self.context(), self.params(tokens, stop, ban), True)
+            try:
+                wrote = yield from self.generate(self.context(), self.params(tokens, stop, ban), True)
+            except InvalidArgument:
+                if not self.fresh:
+                    raise
+                # What was spliced in is more than the model takes: without it the prompt was fine.
+                self.trace.calls[-1].dropped = "too long"
+                self.call, self.fresh, just_dropped = [], False, True
+                continue
+            self.fresh = False
             self.visible.extend(wrote.parts)
             just_dropped = False
             if wrote.finish == "eos":
@@ -310,7 +320,7 @@ class _Turn:
                 parts.append(Segment(separator))
             parts.append(Segment(calls.escape(name, separator), data=True))
         parts.append(Segment(CLOSE))
-        self.call, self.call_at = parts, len(self.visible)
+        self.call, self.call_at, self.fresh = parts, len(self.visible), True
 
 
 def _parsed(text: str) -> tuple[list[_Slots] | None, list[str]]:

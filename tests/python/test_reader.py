@@ -167,6 +167,29 @@ def test_distinct_names_are_counted_across_queries_and_hits(memory: Memory) -> N
     assert sorted(result.trace.calls[0].results) == ["One", "Three", "Two"]
 
 
+@pytest.mark.parametrize("way", ["read", "read_many"])
+def test_answers_that_the_model_can_not_take_are_dropped(memory: Memory, way: str) -> None:
+    memory.replace("Ana Lima", "born in", "x" * 500)
+
+    def script(prompt: str, params: Params) -> str:
+        if len(prompt) > 300:
+            raise InvalidArgument("the prompt is too long")
+        return born(prompt, params)
+
+    born = emits(f" a{BORN} b")
+    reader = Reader(memory, Scripted(script, can=frozenset({"data", "ban"})))
+    prompts = ["Hello", "y" * 400] if way == "read_many" else ["Hello"]
+    if way == "read_many":  # one prompt too long by itself is that row's error
+        with pytest.raises(InvalidArgument) as caught:
+            reader.read_many(prompts)
+        assert caught.value.partial.text == "" and caught.value.partial.finish is None
+        return
+    result = reader.read("Hello")
+    assert result.text == " a b" and [c.dropped for c in result.trace.calls] == ["too long"]
+    assert result.trace.calls[0].results == ("x" * 500,)
+    assert reader.read_many([]) == []
+
+
 def test_a_new_call_takes_the_last_one_out(memory: Memory) -> None:
     second = "({MEM_READ(Bo>>born in>>)-->"
     backend = Scripted(emits(f" a{BORN} b{second} c"), can=frozenset({"data"}))
