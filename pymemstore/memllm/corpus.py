@@ -102,7 +102,7 @@ def write_folder(
     report = CorpusReport() if report is None else report
     names = []
     for path in sorted(root.rglob("*"), key=lambda p: p.relative_to(root).as_posix()):
-        if path.suffix.lower() == ".txt" and path.is_file():
+        if path.suffix.lower() == ".txt" and (path.is_file() or not path.exists()):
             names.append(path.relative_to(root).as_posix())
         elif path.is_file():
             report.other += 1

@@ -420,12 +420,16 @@ def test_a_folder(memory: Memory, tmp_path: Path) -> None:
     expected = lay_out(tmp_path / "texts")
     (tmp_path / "texts" / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "texts" / "page.html").write_text("P was born in Q.")
+    (tmp_path / "texts" / "z.txt").symlink_to(tmp_path / "nowhere")
     seen: list[tuple[int, int, str]] = []
     report = write_folder(writer(memory), tmp_path / "texts", progress=lambda *a: seen.append(a))
     assert facts(memory) == expected
-    assert (report.files, report.written, report.other, report.new) == (13, 12, 1, 24)
-    assert report.rejected == [("latin.txt", "not UTF-8 at byte 3")]
-    assert seen[-1][:2] == (13, 13) and [s[2] for s in seen] == sorted(s[2] for s in seen)
+    assert (report.files, report.written, report.other, report.new) == (14, 12, 1, 24)
+    assert report.rejected == [
+        ("latin.txt", "not UTF-8 at byte 3"),
+        ("z.txt", "No such file or directory"),
+    ]
+    assert seen[-1][1] == 14 and len(seen) == 12 and [s[2] for s in seen] == sorted(s[2] for s in seen)
     again = write_folder(writer(memory), tmp_path / "texts")
     assert (again.written, again.done_before) == (0, 12)
     (tmp_path / "texts" / "d01.txt").write_text("X was born in Y.")
