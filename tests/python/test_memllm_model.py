@@ -18,6 +18,7 @@ from pymemstore.backends.base import Generation, Params, Segment
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+pytest.importorskip("sentencex")
 
 from pymemstore.backends.transformers import TransformersBackend  # noqa: E402
 from pymemstore.memllm.reader import Reader  # noqa: E402

@@ -240,6 +240,7 @@ def test_same_text_as_the_model_itself(served: Served) -> None:
 
 def test_the_loops_over_the_server(served: Served, tmp_path: Path) -> None:
     """The read loop and the writer, with the trained model behind the server."""
+    pytest.importorskip("sentencex")
     import pymemstore
     from pymemstore.memllm.reader import Reader
     from pymemstore.memllm.writer import Writer

@@ -25,6 +25,8 @@ from pymemstore.memllm.corpus import JOURNAL, CorpusReport, write_folder
 from pymemstore.memllm.sentences import split
 from pymemstore.memllm.writer import Document, Provenance, Writer
 
+pytest.importorskip("sentencex")
+
 OPEN = "({MEM_WRITE-->"
 TEXT = "Ana Lima was born in Recife. She lives in Olinda!\n\nBo was born in Oslo. Nothing more."
 
