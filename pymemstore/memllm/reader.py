@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._input import three_thresholds
 from ..aio import AsyncMemory
@@ -23,13 +23,15 @@ from ..errors import InvalidArgument, MemstoreError
 from ..memory import Memory
 from ..results import Query, QueryResult
 from . import turn as _turn
+from .constraints import CONTROL, Constraint, Guides, constrained
 from .trace import Trace
 from .turn import Answer, Emit, Generate, Lookup, ReadOptions, ReadResult, Request
 
+if TYPE_CHECKING:
+    from .automaton import Vocabulary
+
 __all__ = ["AsyncReadStream", "ReadOptions", "ReadResult", "ReadStream", "Reader", "Trace"]
 
-# What servers that take text only may read as control tokens, beside the tokenizer's own where it is known.
-_CONTROL = re.compile(r"</?[a-zA-Z_][\w ]*/?>|<\|.*?\|>|<[｜|].*?[｜|]>|\[/?[A-Z_]+\]|<0x[0-9A-Fa-f]{2}>|▁")
 # Hits asked for at first: as many as Q_thr names can have in most stores. A full answer is asked for only
 # where these have too few distinct names to tell.
 _HITS_A_NAME = 4
@@ -91,15 +93,13 @@ class Reader:
         rules: Any = "core",
         numbers: Any = "exact",
         search: Any = "auto",
-        constraint: str | Callable[[str], Callable[[], Guide]] | None = "auto",
+        constraint: Constraint = "auto",
     ) -> None:
         if separator not in (";", ","):
             raise InvalidArgument(f"separator must be ';' or ',', not {separator!r:.20}")
         for name, value in (("max_reads", max_reads), ("max_results", max_results)):
             if not isinstance(value, int) or value < 0:
                 raise InvalidArgument(f"{name} must be an integer >= 0, not {value!r:.40}")
-        if isinstance(constraint, str) and constraint != "auto":
-            raise InvalidArgument(f"constraint must be 'auto', None or a function, not {constraint!r:.40}")
         self.memory = memory.memory if isinstance(memory, AsyncMemory) else memory
         self.backend = backend
         self.options = ReadOptions(
@@ -114,7 +114,7 @@ class Reader:
         self._ask: dict[str, Any] = {"tau_e": tau_e, "tau_t": tau_t, "tau_r": tau_r}
         self._ask.update(rules=rules, numbers=numbers, search=search)
         self._notes: list[str] = []
-        self._guide, self._grammar = self._constrained(constraint)
+        self._guide, self._grammar = constrained(constraint, backend, "read", self._guides, self._notes)
         self._is_safe = self._safety()
 
     # ---- a turn -------------------------------------------------------------------------------------
@@ -161,54 +161,31 @@ class Reader:
             self._notes,
         )  # fmt: skip
 
-    def _constrained(
-        self, constraint: str | Callable[[str], Callable[[], Guide]] | None
-    ) -> tuple[Callable[[str], Callable[[], Guide]] | None, str | None]:
-        """What makes the guides from the text so far, or a grammar, or neither."""
-        can = self.backend.can
-        if constraint is None:
-            return None, None
-        if callable(constraint):
-            if "guide" not in can:
-                raise InvalidArgument(
-                    f"{self.backend.name} takes no guides: constraint must be 'auto' or None"
-                )
-            return constraint, None
-        if "guide" in can:
-            from .automaton import ReadCall, Spans, StoreNames, Vocabulary
+    def _guides(self, vocabulary: Vocabulary) -> Guides:
+        """Of the memory's relations, and of entities that have occurred."""
+        from .automaton import ReadCall, Spans, StoreNames
 
-            try:
-                vocabulary = Vocabulary.from_tokenizer(self.backend.tokenizer)
-            except InvalidArgument as error:
-                self._notes.append(f"not constrained: {error}")
-                return None, None
-            relations = StoreNames(self.memory, relation=True)
-            tokens = self.options.call_tokens
+        relations = StoreNames(self.memory, relation=True)
+        tokens = self.options.call_tokens
 
-            def guides(seen: str) -> Callable[[], Guide]:
-                relations.refresh()
-                return ReadCall(
-                    vocabulary,
-                    entities=Spans(seen) if seen.strip() else None,
-                    relations=relations if len(relations) else None,
-                    max_tokens=tokens,
-                    prefix=_turn.OPEN,
-                )
+        def guides(seen: str) -> Callable[[], Guide]:
+            relations.refresh()
+            return ReadCall(
+                vocabulary,
+                entities=Spans(seen) if seen.strip() else None,
+                relations=relations if len(relations) else None,
+                max_tokens=tokens,
+                prefix=_turn.OPEN,
+            )
 
-            return guides, None
-        if "grammar" in can:
-            from .grammar import ebnf
-
-            return None, ebnf("read")
-        self._notes.append("not constrained: the backend takes neither guides nor grammars")
-        return None, None
+        return guides
 
     def _safety(self) -> Callable[[str], bool]:
         if "data" in self.backend.can:
             return lambda name: True
         tokenizer = self.backend.tokenizer
         own = [] if tokenizer is None else [str(token) for token in tokenizer.get_added_vocab()]
-        pattern = re.compile("|".join([_CONTROL.pattern, *map(re.escape, own)]))
+        pattern = re.compile("|".join([CONTROL.pattern, *map(re.escape, own)]))
         return lambda name: pattern.search(name) is None
 
     def _queries(self, lookup: Lookup, limit: int | None) -> list[Query]:

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .. import _input, calls
 from ..aio import AsyncMemory
@@ -16,7 +16,11 @@ from ..backends._tokens import Tokens
 from ..backends.base import Backend, Generation, Guide, Params, Segment
 from ..errors import InvalidArgument, MemstoreError
 from ..memory import Memory
+from .constraints import CONTROL, Constraint, Guides, constrained
 from .sentences import split
+
+if TYPE_CHECKING:
+    from .automaton import Vocabulary
 
 __all__ = ["Document", "Provenance", "SentenceTrace", "WriteReport", "Writer"]
 
@@ -25,7 +29,7 @@ _START, _END = "({USER_ST})", "({USER_END})"
 _CONTEXT_TOKENS, _CONTEXT_CHARACTERS = 1024, 4096
 _TAGS = 32  # tokens of the tags around a sentence and of the call's beginning, at most
 # In text that a server tokenises as a whole: the marks of calls, and what may be a control token.
-_MARKS = re.compile(r"\(\{|\}\)|</?[a-zA-Z_][\w ]*/?>|<\|.*?\|>|<[｜|].*?[｜|]>")
+_MARKS = re.compile(rf"\(\{{|\}}\)|{CONTROL.pattern}")
 Policy = Literal["append", "replace"]
 
 
@@ -198,15 +202,13 @@ class Writer:
         late_stop: bool | None = None,
         patience: int = 5,
         relations: Iterable[str] | None = None,
-        constraint: str | Callable[[str], Callable[[], Guide]] | None = "auto",
+        constraint: Constraint = "auto",
         temperature: float = 0.0,
     ) -> None:
         _input.choice(policy, "policy", ("append", "replace"))
         self.memory = memory.memory if isinstance(memory, AsyncMemory) else memory
         self.backend, self.policy, self.language = backend, policy, language
         self.batch = _input.integer(batch, "batch", 1)
-        if isinstance(constraint, str) and constraint != "auto":
-            raise InvalidArgument(f"constraint must be 'auto', None or a function, not {constraint!r:.40}")
         self._params = Params(max_tokens=max_tokens, stop=(_CLOSE,), temperature=temperature)
         self._patience = _input.integer(patience, "patience", 1)
         self.relations = (
@@ -222,7 +224,7 @@ class Writer:
         else:
             self.context_tokens = _input.integer(context_tokens, "context_tokens", 1)
         self._closing = self._late(late_stop)
-        self._guide, self._grammar = self._constrained(constraint)
+        self._guide, self._grammar = constrained(constraint, backend, "write", self._guides, self._notes)
 
     # ---- writing ------------------------------------------------------------------------------------
 
@@ -480,41 +482,18 @@ class Writer:
         self._notes.append(f"no late stopping: {why}")
         return None
 
-    def _constrained(
-        self, constraint: str | Callable[[str], Callable[[], Guide]] | None
-    ) -> tuple[Callable[[str], Callable[[], Guide]] | None, str | None]:
-        can = self.backend.can
-        if constraint is None:
-            return None, None
-        if callable(constraint):
-            if "guide" not in can:
-                raise InvalidArgument(
-                    f"{self.backend.name} takes no guides: constraint must be 'auto' or None"
-                )
-            return constraint, None
-        if "guide" in can:
-            from .automaton import Spans, Vocabulary, WriteCall
+    def _guides(self, vocabulary: Vocabulary) -> Guides:
+        """Of `relations`, and of entities out of the sentence and its pretext."""
+        from .automaton import Spans, WriteCall
 
-            try:
-                eos = getattr(self.backend, "eos", None)
-                vocabulary = Vocabulary.from_tokenizer(self.backend.tokenizer, eos=eos)
-            except InvalidArgument as error:
-                self._notes.append(f"not constrained: {error}")
-                return None, None
-            tokens, relations = self._params.max_tokens, self.relations
+        tokens, relations = self._params.max_tokens, self.relations
 
-            def guides(context: str) -> Callable[[], Guide]:
-                return WriteCall(
-                    vocabulary, entities=Spans(context), relations=relations, max_tokens=tokens, prefix=_OPEN
-                )
+        def guides(context: str) -> Callable[[], Guide]:
+            return WriteCall(
+                vocabulary, entities=Spans(context), relations=relations, max_tokens=tokens, prefix=_OPEN
+            )
 
-            return guides, None
-        if "grammar" in can:
-            from .grammar import ebnf
-
-            return None, ebnf("write")
-        self._notes.append("not constrained: the backend takes neither guides nor grammars")
-        return None, None
+        return guides
 
 
 def _default_context(tokenizer: Any, max_tokens: int) -> int:
