@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncReadStream", "ReadOptions", "ReadResult", "ReadStream", "Reader", "Trace"]
 
+_WORD = re.compile(r"\w")
 # Hits asked for at first: as many as Q_thr names can have in most stores. A full answer is asked for only
 # where these have too few distinct names to tell.
 _HITS_A_NAME = 4
@@ -172,7 +173,7 @@ class Reader:
             relations.refresh()
             return ReadCall(
                 vocabulary,
-                entities=Spans(seen) if seen.strip() else None,
+                entities=Spans(seen) if _WORD.search(seen) else None,
                 relations=relations if len(relations) else None,
                 max_tokens=tokens,
                 prefix=_turn.OPEN,

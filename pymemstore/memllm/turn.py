@@ -19,6 +19,8 @@ __all__ = ["Emit", "Generate", "Lookup", "ReadOptions", "ReadResult", "Request",
 
 _Slots = tuple[str | None, str, str | None]  # of a query; None is the open one
 OPEN, ARROW, CLOSE = "({", "-->", "})"
+# Of a call that is held to the syntax: there "-->" alone may be the end of a name and a part of ">>".
+END = ")-->"
 # Where a call was just dropped the model would open the same one again; it may not for so many tokens. More
 # than one, since the opening may be made of several.
 _BAN_TOKENS = 4
@@ -220,7 +222,8 @@ class _Turn:
         text = self.text()
         call = Call(len(text), OPEN)
         budget = min(self.options.call_tokens, self.left)
-        params = self.params(budget, (ARROW,), False)
+        end = ARROW if self.guide is None and self.grammar is None else END
+        params = self.params(budget, (end,), False)
         if self.guide is not None:
             seen = "".join(part.text for part in self.prompt) + text
             params = replace(params, guide=self.guide(seen))
@@ -231,17 +234,17 @@ class _Turn:
         opened = (*self.prompt, *self.visible, Segment(OPEN))
         wrote = yield from self.generate(opened, params, False)
         call.model_seconds = time.perf_counter() - began
-        call.text += wrote.text + (ARROW if wrote.stop == ARROW else "")
+        call.text += wrote.text + (wrote.stop or "")
         read, errors = _parsed(call.text)
         if read is None and not errors:  # an opening mark in plain text
             yield Emit(call.text)
             self.visible.extend((Segment(OPEN), *wrote.parts))
-            if wrote.stop == ARROW:
-                self.visible.append(Segment(ARROW))
+            if wrote.stop:
+                self.visible.append(Segment(wrote.stop))
             return "eos" if wrote.finish == "eos" else None
         self.trace.calls.append(call)
         call.errors = errors
-        if wrote.stop != ARROW:
+        if not wrote.stop:
             call.dropped = "incomplete"
             if wrote.finish == "eos" or self.left <= 0:
                 return "incomplete call"
@@ -314,7 +317,7 @@ class _Turn:
 
     def splice(self, call: Call, wrote: Generation) -> None:
         separator = self.options.separator
-        parts = [Segment(OPEN), *wrote.parts, Segment(ARROW)]
+        parts = [Segment(OPEN), *wrote.parts, Segment(wrote.stop or ARROW)]
         for i, name in enumerate(call.results):
             if i:
                 parts.append(Segment(separator))

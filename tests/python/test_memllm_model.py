@@ -86,6 +86,14 @@ def test_what_is_stored_is_what_it_writes(
     assert reader.read(f"{told[0][0]} was born in").text.startswith(" Zorani")
 
 
+@pytest.mark.parametrize("prompt", ["", "  ", "\x07", "\x00\n", "—", "🦊"])
+def test_prompts_without_a_word(memory: Memory, backend: TransformersBackend, prompt: str) -> None:
+    memory.add("a", "r", "b")
+    eager = Eager(backend._model, backend.tokenizer)
+    (result,) = Reader(memory, eager, max_tokens=400, max_reads=2).read_many([prompt])
+    assert [call.errors for call in result.trace.calls] == [[], []]
+
+
 def surprise(backend: TransformersBackend, context: tuple[Segment, ...], target: str) -> list[float]:
     """-log p of the target's tokens after a context, by a pass of the model alone."""
     before = backend._tokens.encode(context)
