@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pymemstore
@@ -92,6 +93,37 @@ def test_prompts_without_a_word(memory: Memory, backend: TransformersBackend, pr
     eager = Eager(backend._model, backend.tokenizer)
     (result,) = Reader(memory, eager, max_tokens=400, max_reads=2).read_many([prompt])
     assert [call.errors for call in result.trace.calls] == [[], []]
+
+
+class Forced:
+    """A guide that leaves no choice."""
+
+    def __init__(self, ids: list[int], vocabulary: int) -> None:
+        self.ids, self.vocabulary = ids, vocabulary
+
+    def mask(self) -> Any:
+        mask = np.zeros(self.vocabulary, dtype=bool)
+        mask[self.ids[0]] = True
+        return mask
+
+    def advance(self, token: int) -> None:
+        assert token == self.ids.pop(0)
+
+
+def test_a_name_that_makes_an_arrow_does_not_end_the_call(
+    memory: Memory, backend: TransformersBackend
+) -> None:
+    memory.add("x--", "r", "Zorani")
+    tokens = ["MEM_READ(", "▁x", "-", "-", ">>", "▁r", ">>", "▁)", "-->"]  # `--` and the separator
+    ids = backend.tokenizer.convert_tokens_to_ids(tokens)
+    eager = Eager(backend._model, backend.tokenizer)
+    reader = Reader(
+        memory, eager, max_reads=1, constraint=lambda text: lambda: Forced(list(ids), len(eager.tokenizer))
+    )
+    (result,) = reader.read_many(["x-- lives in"])
+    (call,) = result.trace.calls
+    assert [(q.subject, q.relation, q.object) for q in call.asked] == [("x--", "r", None)]
+    assert call.results == ("Zorani",) and call.errors == []
 
 
 def surprise(backend: TransformersBackend, context: tuple[Segment, ...], target: str) -> list[float]:
