@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from .errors import InvalidArgument
 
@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 MAX_CALL = 1 << 16  # characters; a longer call is an error, and its rest is text
+_T = TypeVar("_T")
 Kind = Literal[
     "slots", "empty", "both slots", "control", "surrogate", "verb", "nested", "unterminated", "too long"
 ]
@@ -134,6 +135,7 @@ _IN_READ = re.compile(r"\\.|\(\{|\}\)|\) {0,8}-->", re.DOTALL)
 _MAYBE_ARROW = re.compile(r"\) {0,8}(-(-)?)?\Z")
 _UNIT = re.compile(r"\\.|.", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _ESCAPABLE = re.compile(r"\\([\\;,<>{}()\s\x00-\x1f\x7f-\x9f])")
 # `)` behind `}` too, so that no written name holds `})`, which ends calls where strings are looked for.
 _ESCAPED = re.compile(r"[\\;>{}\x00-\x1f\x7f-\x9f]|\)(?= {0,8}-)|(?<=\})\)")
@@ -155,7 +157,7 @@ def escape(name: str, separator: str = ";") -> str:
     """
     if not isinstance(name, str) or not name:
         raise InvalidArgument(f"a name must be a string that is not empty, not {name!r:.40}")
-    if not _is_unicode(name):
+    if _SURROGATE.search(name):
         raise InvalidArgument(f"{name!r:.60} holds a lone surrogate: it can't be a name")
     pattern = _ESCAPED_COMMA if _separator(separator) == "," else _ESCAPED
     written = pattern.sub(r"\\\g<0>", name)
@@ -171,14 +173,6 @@ def unescape(text: str) -> str:
     return _ESCAPABLE.sub(r"\1", text) if "\\" in text else text
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _separator(separator: str) -> str:
     if separator not in _SEPARATORS:
         raise InvalidArgument(f"separator must be ';' or ',', not {separator!r:.20}")
@@ -191,8 +185,8 @@ def _separator(separator: str) -> str:
 def render_write(facts: Iterable[Sequence[str]]) -> str:
     """A whole write call. InvalidArgument names the first item that is not three names."""
     parts = []
-    for i, fact in enumerate(facts):
-        if isinstance(fact, str) or len(fact) != 3:
+    for i, fact in enumerate(_each(facts, "facts")):
+        if not _has_three(fact):
             raise InvalidArgument(f"fact {i}: expected three names, not {fact!r:.60}")
         parts.append(">>".join(_slot(f"fact {i}", name) for name in fact))
     return f"({{MEM_WRITE-->{';'.join(parts)}}})"
@@ -202,11 +196,9 @@ def render_read(queries: Iterable[Sequence[str | None]]) -> str:
     """A read call up to its arrow. InvalidArgument names the first item that is not a query: (subject,
     relation, object) with just one of subject and object None."""
     parts = []
-    for i, query in enumerate(queries):
-        if isinstance(query, str) or len(query) != 3 or (query[0] is None) == (query[2] is None):
-            raise InvalidArgument(
-                f"query {i}: expected three slots, the first or the last None, not {query!r:.60}"
-            )
+    for i, query in enumerate(_each(queries, "queries")):
+        if not _has_three(query) or (query[0] is None) == (query[2] is None):
+            raise InvalidArgument(f"query {i}: expected three slots, first or last None, not {query!r:.60}")
         subject, relation, object = query
         if relation is None:
             raise InvalidArgument(f"query {i}: the relation is None")
@@ -220,8 +212,19 @@ def render_read(queries: Iterable[Sequence[str | None]]) -> str:
 
 def render_results(names: Iterable[str], separator: str = ";") -> str:
     """What follows a read's arrow, `})` included."""
-    joined = _separator(separator).join(_slot(f"result {i}", name, separator) for i, name in enumerate(names))
-    return joined + "})"
+    listed = enumerate(_each(names, "names"))
+    return _separator(separator).join(_slot(f"result {i}", name, separator) for i, name in listed) + "})"
+
+
+def _each(values: Iterable[_T], what: str) -> Iterable[_T]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise InvalidArgument(f"expected an iterable of {what}, not {values!r:.40}")
+    return values
+
+
+def _has_three(item: object) -> bool:
+    """A set is none: its order is not the caller's."""
+    return isinstance(item, Sequence) and not isinstance(item, (str, bytes)) and len(item) == 3
 
 
 def _slot(where: str, name: str, separator: str = ";") -> str:
@@ -253,64 +256,57 @@ def _name(text: str) -> tuple[str, Kind | None]:
         name = text.strip()
         wrong = _CONTROL.search(name)
     else:
-        units = [unit[0] for unit in _UNIT.finditer(text)]
-        while units and units[0].isspace():
-            units.pop(0)
+        units = _UNIT.findall(text.lstrip())
         while units and units[-1].isspace():
             units.pop()
-        wrong = next((m for unit in units if len(unit) == 1 and (m := _CONTROL.match(unit))), None)
+        wrong = next((m for unit in units if (m := _CONTROL.match(unit))), None)  # not behind a backslash
         name = unescape("".join(units))
     if wrong:
         return name, "control"
-    return name, None if _is_unicode(name) else "surrogate"
+    return name, "surrogate" if _SURROGATE.search(name) else None
 
 
 _SAID = {"control": "a raw control character in a name", "surrogate": "a lone surrogate in a name"}
 
 
-def _facts(body: str, at: int) -> tuple[list[Fact], list[CallError]]:
-    facts, errors = [], []
+def _wrong_fact(subject: str, relation: str, object: str) -> tuple[Kind, str] | None:
+    return None if subject and relation and object else ("empty", "a slot of the fact is empty")
+
+
+def _wrong_query(subject: str, relation: str, object: str) -> tuple[Kind, str] | None:
+    if not relation:
+        return "empty", "the relation is empty"
+    if subject and object:
+        return "both slots", "both entities are given, one must be open"
+    return None if subject or object else ("empty", "both entities are empty")
+
+
+def _told(
+    body: str,
+    at: int,
+    what: str,
+    wrong: Callable[[str, str, str], tuple[Kind, str] | None],
+    make: Callable[[str, str, str], _T],
+) -> tuple[tuple[_T, ...], int, tuple[CallError, ...]]:
+    """The parts of a body that begins there: those well formed, each once; the repeats; the errors."""
+    items, errors = [], []
     for offset, part in _split(body, ";"):
         if not part.strip():
             continue
         slots = [_name(slot) for _, slot in _split(part, ">>")]
-        wrong = next((kind for _, kind in slots if kind), None)
-        place = (part, at + offset, at + offset + len(part))
-        if len(slots) != 3:
-            errors.append(CallError("slots", f"{len(slots)} slots, a fact has three", *place))
-        elif not all(name for name, _ in slots):
-            errors.append(CallError("empty", "a slot of the fact is empty", *place))
-        elif wrong:
-            errors.append(CallError(wrong, _SAID[wrong], *place))
-        else:
-            facts.append(Fact(*(name for name, _ in slots)))
-    return facts, errors
-
-
-def _questions(body: str, at: int) -> tuple[list[Question], list[CallError]]:
-    questions, errors = [], []
-    parts = [part for part in _split(body, ";") if part[1].strip()]
-    if not parts:
+        error: tuple[Kind, str] | None = ("slots", f"{len(slots)} slots, a {what} has three")
+        if len(slots) == 3:
+            (subject, _), (relation, _), (object, _) = slots
+            error = wrong(subject, relation, object)
+            error = error or next(((kind, _SAID[kind]) for _, kind in slots if kind), None)
+            if not error:
+                items.append(make(subject, relation, object))
+        if error:
+            errors.append(CallError(*error, part, at + offset, at + offset + len(part)))
+    if what == "query" and not items and not errors:
         errors.append(CallError("empty", "a read without a query", body, at, at + len(body)))
-    for offset, part in parts:
-        slots = [_name(slot) for _, slot in _split(part, ">>")]
-        wrong = next((kind for _, kind in slots if kind), None)
-        place = (part, at + offset, at + offset + len(part))
-        if len(slots) != 3:
-            errors.append(CallError("slots", f"{len(slots)} slots, a query has three", *place))
-            continue
-        (subject, _), (relation, _), (object, _) = slots
-        if not relation:
-            errors.append(CallError("empty", "the relation is empty", *place))
-        elif subject and object:
-            errors.append(CallError("both slots", "both entities are given, one must be open", *place))
-        elif not subject and not object:
-            errors.append(CallError("empty", "both entities are empty", *place))
-        elif wrong:
-            errors.append(CallError(wrong, _SAID[wrong], *place))
-        else:
-            questions.append(Question(subject or None, relation, object or None))
-    return questions, errors
+    once = tuple(dict.fromkeys(items))
+    return once, len(items) - len(once), tuple(errors)
 
 
 def parse_results(text: str, separator: str = ";") -> list[str]:
@@ -332,8 +328,9 @@ class Parser:
     def __init__(self, separator: str = ";") -> None:
         self._separator = _separator(separator)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._text = ""  # not given out yet
+        self._text = ""
         self._at = 0  # its place in the stream
+        self._from = 0  # how much of it has been given out
         self._scan = 0  # how much of it has been looked at
         self._state: Literal["text", "write", "read", "results", "skip"] = "text"
         self._start = 0  # of the call, in the stream
@@ -344,15 +341,23 @@ class Parser:
 
     def feed(self, piece: str | bytes) -> list[Event]:
         """Takes more of the text, gives the events that it completes. Bytes are UTF-8; what is none becomes
-        U+FFFD."""
+        U+FFFD. InvalidArgument: neither a string nor bytes; nothing of it is taken."""
         if isinstance(piece, str):
             piece = self._decoder.decode(b"", True) + piece
-        else:
+        elif isinstance(piece, (bytes, bytearray, memoryview)):
             piece = self._decoder.decode(piece)
+        else:
+            raise InvalidArgument(f"a piece of text must be a string or bytes, not {piece!r:.40}")
         self._text += piece
-        while self._step():
+        while self._in_text() if self._state == "text" else self._in_call():
             pass
-        return self._take()
+        # Once a piece, not once an event: many calls in one piece take linear work.
+        self._text = self._text[self._from :]
+        self._at += self._from
+        self._scan -= self._from
+        self._from = 0
+        events, self._events = self._events, []
+        return events
 
     def finish(self) -> list[Event]:
         """Ends the text: the last events."""
@@ -363,62 +368,52 @@ class Parser:
             what = "results have" if self._state == "results" else "a call has"
             self._skip("unterminated", f"{what} no end")
             self._fail(len(self._text))
-        self._state, self._text = "text", ""
-        return events + self._take()
+        return events + self._events
 
-    def _take(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events
+    def _give(self, end: int) -> None:
+        """What comes before is plain text."""
+        if end > self._from:
+            text = self._text[self._from : end]
+            self._events.append(Text(text, self._at + self._from, self._at + end))
+        self._drop(end)
 
-    def _give(self, count: int) -> None:
-        """The next characters are plain text."""
-        if count:
-            self._events.append(Text(self._text[:count], self._at, self._at + count))
-            self._drop(count)
+    def _drop(self, end: int) -> None:
+        self._from = self._scan = end
 
-    def _drop(self, count: int) -> None:
-        self._text = self._text[count:]
-        self._at += count
-        self._scan = 0
-
-    def _step(self) -> bool:
-        """Goes on to the next state; False: more text is needed."""
-        return self._in_text() if self._state == "text" else self._in_call()
+    # _in_text and _in_call go on to the next state. False: more text is needed.
 
     def _in_text(self) -> bool:
-        at = self._text.find("(", self._scan)
+        at = self._text.find("({", self._scan)
         while at >= 0:
-            opening = _OPEN.match(self._text, at)
-            if opening:
+            if opening := _OPEN.match(self._text, at):
                 self._give(at)
-                self._open(opening[1], opening[2], opening.end() - at)
+                self._open(opening)
                 return True
             if len(self._text) - at < _LONGEST_OPENING and _MAYBE.match(self._text, at):
                 break
-            at = self._text.find("(", at + 1)
-        self._give(at if at >= 0 else len(self._text))
+            at = self._text.find("({", at + 1)
+        self._give(at if at >= 0 else len(self._text) - self._text.endswith("(", self._from))
         return False
 
-    def _open(self, verb: str, sign: str, length: int) -> None:
-        self._start, self._depth = self._at, 1
-        self._whole = self._text[:length]
-        self._drop(length)
-        if (verb, sign) == ("MEM_WRITE", "-->"):
+    def _open(self, opening: re.Match[str]) -> None:
+        self._start, self._depth, self._whole = self._at + opening.start(), 1, opening[0]
+        self._drop(opening.end())
+        if opening.groups() == ("MEM_WRITE", "-->"):
             self._state = "write"
-        elif (verb, sign) == ("MEM_READ", "("):
+        elif opening.groups() == ("MEM_READ", "("):
             self._state = "read"
         else:
-            self._skip("verb", f"no call begins with {verb}{sign}")
+            self._skip("verb", f"no call begins with {opening[1]}{opening[2]}")
 
     def _in_call(self) -> bool:
-        view = self._text[:MAX_CALL]
+        text, end = self._text, min(len(self._text), self._from + MAX_CALL)
         pattern = _IN_READ if self._state == "read" else _IN_WRITE
-        while found := pattern.search(view, self._scan):
+        while found := pattern.search(text, self._scan, end):
             mark, at = found[0], found.start()
             self._scan = found.end()
             if mark == "({":
-                inner = _OPEN.match(view, at)
-                if inner is None and len(view) - at < _LONGEST_OPENING and _MAYBE.match(view, at):
+                inner = _OPEN.match(text, at, end)
+                if inner is None and end - at < _LONGEST_OPENING and _MAYBE.match(text, at, end):
                     self._scan = at
                     break
                 if inner:  # nothing of either takes effect
@@ -428,25 +423,24 @@ class Parser:
             elif mark == "})":
                 self._depth -= 1
                 if self._depth == 0:
-                    self._close(at)
+                    self._close(at, found.end())
                     return True
             elif mark[0] == ")":
                 self._asked(at, found.end())
                 return True
         else:
             # The end may be the first part of a mark.
-            tail = max(self._scan, len(view) - 1)
-            if view[tail:] not in ("\\", "(", "}"):
-                tail = len(view)
+            tail = max(self._scan, end - 1)
+            if text[tail:end] not in ("\\", "(", "}"):
+                tail = end
             if self._state == "read":
-                maybe = _MAYBE_ARROW.search(view, max(self._scan, len(view) - 12))
+                maybe = _MAYBE_ARROW.search(text, max(self._scan, end - 12), end)
                 tail = min(tail, maybe.start()) if maybe else tail
             self._scan = tail
-        if len(self._text) > MAX_CALL:
+        if len(text) - self._from > MAX_CALL:
             self._skip("too long", f"more than {MAX_CALL} characters without an end")
-            self._fail(MAX_CALL)
+            self._fail(end)
             self._state = "text"
-            self._drop(MAX_CALL)
             return True
         return False
 
@@ -455,22 +449,21 @@ class Parser:
         if self._state != "skip":
             self._state, self._wrong = "skip", (kind, message)
 
-    def _fail(self, length: int) -> None:
-        """The error of a skipped call, which ends after so many more characters."""
-        text = self._whole + self._text[:length]
-        self._events.append(CallError(*self._wrong, text, self._start, self._at + length))
+    def _fail(self, end: int) -> None:
+        """The error of a skipped call, which ends there."""
+        text = self._whole + self._text[self._from : end]
+        self._events.append(CallError(*self._wrong, text, self._start, self._at + end))
+        self._drop(end)
 
-    def _close(self, at: int) -> None:
+    def _close(self, at: int, end: int) -> None:
         """The call's own `})`."""
-        body, end = self._text[:at], at + len("})")
+        body, place = self._text[self._from : at], self._at + self._from
         if self._state == "write":
-            facts, errors = _facts(body, self._at)
-            once = tuple(dict.fromkeys(facts))
-            repeats = len(facts) - len(once)
-            self._events.append(Write(once, repeats, tuple(errors), self._start, self._at + end))
+            told = _told(body, place, "fact", _wrong_fact, Fact)
+            self._events.append(Write(*told, self._start, self._at + end))
         elif self._state == "results":
             names = tuple(parse_results(body, self._separator))
-            self._events.append(Results(names, self._at, self._at + end))
+            self._events.append(Results(names, self._start, self._at + end))
         else:
             self._skip("unterminated", "a read without its arrow")
             self._fail(end)
@@ -478,13 +471,11 @@ class Parser:
         self._drop(end)
 
     def _asked(self, at: int, end: int) -> None:
-        questions, errors = _questions(self._text[:at], self._at)
-        once = tuple(dict.fromkeys(questions))
-        repeats = len(questions) - len(once)
-        self._events.append(Read(once, repeats, tuple(errors), self._start, self._at + end))
-        self._state, self._whole = "results", ""
+        body, place = self._text[self._from : at], self._at + self._from
+        told = _told(body, place, "query", _wrong_query, lambda s, r, o: Question(s or None, r, o or None))
+        self._events.append(Read(*told, self._start, self._at + end))
+        self._state, self._whole, self._start = "results", "", self._at + end
         self._drop(end)
-        self._start = self._at
 
 
 def parse(text: str | bytes, separator: str = ";") -> list[Event]:

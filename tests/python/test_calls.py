@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import unicodedata
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +43,37 @@ def fed(pieces: list[str] | list[bytes]) -> list[Event]:
     return merged(events + parser.finish())
 
 
+def cut(text: str, rng: random.Random) -> list[str]:
+    """The text in pieces; some are empty."""
+    pieces = []
+    while text:
+        size = rng.choice([0, 1, 2, 3, 5, 8, len(text)])
+        pieces.append(text[:size])
+        text = text[size:]
+    return pieces
+
+
 def outcome(events: list[Event]) -> tuple[list[Fact], list[Question], int, str]:
     """Facts, pending queries, number of errors, visible text."""
     facts = [fact for e in events if isinstance(e, Write) for fact in e.facts]
     errors = sum(len(e.errors) if isinstance(e, (Write, Read)) else isinstance(e, CallError) for e in events)
     return facts, calls.pending(events), errors, "".join(e.text for e in events if isinstance(e, Text))
+
+
+def assert_covers(text: str, events: list[Event]) -> None:
+    """Each event begins where the last ended, and shows what stands there."""
+    place = 0
+    for event in events:
+        assert event.start == place < event.end, ascii(text)
+        place = event.end
+        if isinstance(event, (Text, CallError)):
+            assert text[event.start : event.end] == event.text, ascii(text)
+        last = event.start
+        for error in getattr(event, "errors", ()):
+            assert last <= error.start <= error.end <= event.end, ascii(text)
+            assert text[error.start : error.end] == error.text, ascii(text)
+            last = error.end
+    assert place == len(text), ascii(text)
 
 
 # ---- the cases --------------------------------------------------------------------------------------
@@ -64,6 +92,8 @@ def test_cases(case: dict[str, Any]) -> None:
     whole = "".join(chunks)
     assert fed([whole]) == fed(list(whole)) == events
     assert fed([bytes([byte]) for byte in whole.encode()]) == events
+    rng = random.Random(case["id"])
+    assert all(fed(cut(whole, rng)) == events for _ in range(20))
 
 
 def test_a_query_is_there_with_its_last_chunk_and_not_before() -> None:
@@ -97,107 +127,173 @@ def test_more_results_than_the_limit_are_told(tmp_path: Path) -> None:
 
 # ---- a slow twin --------------------------------------------------------------------------------------
 
-# The whole grammar as a few regular expressions, for text without backslashes, control characters and calls
-# inside calls: what follows an opening is found by looking for the first end.
-TWIN = re.compile(
-    r"\(\{ *MEM_WRITE *-->(?P<write>.*?)\}\)"
-    r"|\(\{ *MEM_READ *\((?P<read>(?:(?!\}\)).)*?)\) *-->(?:(?P<results>.*?)\}\))?"
-    r"|\(\{ *MEM_[A-Z_]* *(?:-->|\().*?(?:\}\)|\Z)",
-    re.DOTALL,
-)
+# The grammar once more, on the whole text and one character at a time: no state is kept between pieces.
 
 
-def twin(text: str) -> tuple[list[Fact], list[Question], int, str]:
+def opening(text: str, at: int, end: int) -> tuple[str, int] | None:
+    """The kind of the call that begins there, and where its body does."""
+    found = re.compile(r"\({ {0,8}(MEM_[A-Z_]{0,32}) {0,8}(-->|[(])").match(text[:end], at)
+    if found is None:
+        return None
+    kind = {"MEM_WRITE-->": "write", "MEM_READ(": "read"}.get(found[1] + found[2], "unknown")
+    return kind, found.end()
+
+
+def body_end(text: str, kind: str, at: int, end: int) -> tuple[str, int, int] | None:
+    """How a body ends ("close", "arrow", "nested"), where its end begins and ends; None: it does not."""
+    depth, nested = 1, False
+    while at < end:
+        if text[at] == "\\":
+            at += 2
+        elif inner := opening(text, at, end):
+            depth, nested, at = depth + 1, True, inner[1]
+        elif text[at : min(at + 2, end)] == "})":
+            depth, at = depth - 1, at + 2
+            if not depth:
+                return "nested" if nested else "close", at - 2, at
+        elif kind == "read" and not nested and (arrow := re.match(r"\) {0,8}-->", text[at:end])):
+            return "arrow", at, at + arrow.end()
+        else:
+            at += 1
+    return None
+
+
+def units(text: str) -> list[str]:
+    """Characters, each with the backslash before it."""
+    out: list[str] = []
+    while text:
+        out.append(text[: 2 if text[0] == "\\" else 1])
+        text = text[len(out[-1]) :]
+    return out
+
+
+def split(parts: list[str], mark: str) -> list[list[str]]:
+    out: list[list[str]] = [[]]
+    while parts:
+        if parts[: len(mark)] == list(mark):
+            out.append([])
+            parts = parts[len(mark) :]
+        else:
+            out[-1].append(parts[0])
+            parts = parts[1:]
+    return out
+
+
+def is_control(character: str) -> bool:
+    return unicodedata.category(character) == "Cc"
+
+
+def slot(parts: list[str]) -> str | None:
+    """The name in a slot; None: it can't be one."""
+    while parts and parts[0].isspace():
+        parts = parts[1:]
+    while parts and parts[-1].isspace():
+        parts = parts[:-1]
+    name = ""
+    for unit in parts:
+        data = unit[-1]
+        if unicodedata.category(data) == "Cs" or (len(unit) == 1 and is_control(unit)):
+            return None
+        plain = len(unit) == 2 and (data in "\\;,<>{}()" or data.isspace() or is_control(data))
+        name += data if plain else unit
+    return name
+
+
+def told(kind: str, body: str) -> tuple[list[Any], int]:
+    """What the parts of a body say, and how many say nothing."""
+    parts = [part for part in split(units(body), ";") if "".join(part).strip()]
+    good: list[Any] = []
+    for part in parts:
+        slots = [slot(piece) for piece in split(part, ">>")]
+        if len(slots) != 3 or None in slots:
+            continue
+        subject, relation, object = slots
+        assert subject is not None and relation is not None and object is not None
+        if kind == "write" and subject and relation and object:
+            good.append(Fact(subject, relation, object))
+        elif kind == "read" and relation and bool(subject) != bool(object):
+            good.append(Question(subject or None, relation, object or None))
+    return good, len(parts) - len(good) + (kind == "read" and not parts)
+
+
+def twin(text: str, longest: int) -> tuple[list[Fact], list[Question], int, str]:
+    """Facts (those told again in one call, once), pending queries, number of errors, visible text."""
     facts: list[Fact] = []
     queries: list[Question] = []
     errors, visible, at = 0, "", 0
-    for call in TWIN.finditer(text):
-        visible += text[at : call.start()]
-        at = call.end()
-        kind = next((k for k in ("write", "read") if call[k] is not None), None)
-        if kind is None:
-            errors += 1
+    while at < len(text):
+        call = opening(text, at, len(text))
+        if call is None:
+            visible, at = visible + text[at], at + 1
             continue
-        parts = [part for part in call[kind].split(";") if part.strip()]
-        errors += kind == "read" and not parts
-        good: list[Any] = []
-        for part in parts:
-            slots = [slot.strip() for slot in part.split(">>")]
-            if kind == "write":
-                fine = len(slots) == 3 and all(slots)
-            else:
-                fine = len(slots) == 3 and bool(slots[1]) and bool(slots[0]) != bool(slots[2])
-            errors += not fine
-            if fine and kind == "write":
-                good.append(Fact(*slots))
-            elif fine:
-                good.append(Question(slots[0] or None, slots[1], slots[2] or None))
-        if kind == "write":
-            facts += dict.fromkeys(good)
-        elif call["results"] is None:
-            if text[call.end() :].strip():  # results that have no end
-                errors, at = errors + 1, len(text)
-            queries += good
-    return facts, list(dict.fromkeys(queries)), errors, visible + text[at:]
+        kind, start = call
+        asked: list[Question] = []
+        while True:
+            limit = min(len(text), start + longest)
+            ended = body_end(text, kind, start, limit)
+            if ended is None:
+                if kind == "results" and limit == len(text) and not text[start:].strip():
+                    visible += text[start:]
+                else:
+                    errors += 1
+                queries += asked
+                at = limit
+                break
+            how, end, at = ended
+            if how == "arrow":
+                asked, wrong = told("read", text[start:end])
+                errors += wrong
+                kind, start = "results", at
+                continue
+            if how == "close" and kind == "write":
+                good, wrong = told("write", text[start:end])
+                facts += dict.fromkeys(good)
+                errors += wrong
+            elif not (how == "close" and kind == "results"):  # else it has been answered
+                errors += 1
+                queries += asked
+            break
+    return facts, list(dict.fromkeys(queries)), errors, visible
 
 
 MARKS = [
-    "({",
-    "})",
-    "-->",
-    ">>",
-    ";",
-    "MEM_WRITE",
-    "MEM_READ(",
-    ")",
-    "a",
-    "b",
-    " ",
-    ">",
-    "(",
-    "-",
-    "MEM_X",
-    "{",
+    *("({", "})", "-->", ">>", ";", ",", "(", ")", "{", "}", "-", ">", " ", "        ", "\\"),
+    *("({MEM_WRITE-->", "({ MEM_WRITE --> ", "({MEM_READ(", "({MEM_X(", "MEM_WRITE", "MEM_READ(", "MEM_"),
+    *("a", "b", "a>>b>>c", "a>>b>>", ")-->", "\xa0", "\n", "\x00", "\ud800", "é"),
 ]
 
 
-def test_a_slow_twin_agrees() -> None:
-    rng, seen = random.Random(7), 0
-    for _ in range(30_000):
-        text = "".join(rng.choice(MARKS) for _ in range(rng.randint(1, 14)))
+@pytest.mark.parametrize("longest", [9, 20, 40, calls.MAX_CALL])
+def test_a_slow_twin_agrees(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MAX_CALL", longest)
+    rng, seen = random.Random(longest), Counter[str]()
+    for _ in range(8_000):
+        text = "".join(rng.choice(MARKS) for _ in range(rng.randint(1, 24)))
         text = rng.choice(["", "({MEM_WRITE-->", "({MEM_READ(", "({MEM_READ(a>>b>>)-->"]) + text
-        if len(re.findall(r"\(\{ *MEM_[A-Z_]* *(?:-->|\()", text)) != 1:
-            continue  # calls inside calls are another test's
-        seen += 1
-        assert outcome(merged(calls.parse(text))) == twin(text), text
-    assert seen > 10_000
+        events = merged(calls.parse(text))
+        assert outcome(events) == twin(text, longest), ascii(text)
+        assert fed(cut(text, rng)) == events, ascii(text)
+        assert_covers(text, events)
+        seen.update(e.kind if isinstance(e, CallError) else type(e).__name__ for e in events)
+    kinds = {"Text", "Write", "Read", "Results", "verb", "nested", "unterminated"}
+    assert all(seen[kind] > 20 for kind in kinds) and (seen["too long"] > 100) == (longest < 100)
 
 
 # ---- pieces, totality -----------------------------------------------------------------------------------
 
-texts = st.lists(st.sampled_from([*MARKS, "\\", "é", "\x00", "\n", "\ud800", "x" * 50]), max_size=40).map(
-    "".join
-)
+texts = st.lists(st.sampled_from([*MARKS, "x" * 50]), max_size=40).map("".join)
+
+
+@given(texts)
+def test_a_slow_twin_agrees_on_any_text(text: str) -> None:
+    assert outcome(merged(calls.parse(text))) == twin(text, calls.MAX_CALL)
 
 
 @given(texts, st.randoms(use_true_random=False))
 def test_any_pieces_give_the_same_events_and_nothing_is_lost(text: str, rng: random.Random) -> None:
     events = merged(calls.parse(text))
-    pieces, rest = [], text
-    while rest:
-        cut = rng.randint(0, len(rest))
-        pieces.append(rest[:cut])
-        rest = rest[cut:]
-    assert fed(pieces) == fed(list(text)) == events
-    place = 0
-    for event in events:  # each begins where the last ended, and shows what stands there
-        assert event.start == place or (isinstance(event, Results) and event.start >= place)
-        place = event.end
-        if isinstance(event, (Text, CallError)):
-            assert text[event.start : event.end] == event.text
-        for error in getattr(event, "errors", ()):
-            assert text[error.start : error.end] == error.text
-    assert place == len(text)
+    assert fed(cut(text, rng)) == fed(list(text)) == events
+    assert_covers(text, events)
 
 
 @given(st.lists(st.sampled_from(["a>>r>>b", "a>>r", " ", "", ">>r>>b", "a>>r>>b>>c", "x>>y>>z"]), max_size=8))
@@ -232,6 +328,8 @@ def test_a_call_has_a_longest_length(size: int) -> None:
         error, rest = events
         assert isinstance(error, CallError) and error.kind == "too long" and isinstance(rest, Text)
         assert error.text + rest.text == text
+    (error,) = calls.parse("({MEM_WRITE-->" + "x" * calls.MAX_CALL)
+    assert isinstance(error, CallError) and error.kind == "unterminated"
 
 
 def test_long_texts_take_linear_work() -> None:
@@ -240,6 +338,10 @@ def test_long_texts_take_linear_work() -> None:
     assert outcome(fed(["({"] * 100_000))[3] == "({" * 100_000
     assert outcome(fed(["x"] * 300_000))[3] == "x" * 300_000
     assert outcome(fed(["({MEM_WRITE-->", *["("] * 200_000]))[2] == 1
+    assert len(calls.parse("({MEM_WRITE-->a>>b>>c})" * 100_000)) == 100_000
+    assert outcome(merged(calls.parse("({MEM_WRITE-->" * 100_000)))[2] == -(
+        -1_400_000 // (calls.MAX_CALL + 14)
+    )
 
 
 def test_bytes_that_are_no_text() -> None:
@@ -316,6 +418,13 @@ def test_a_backslash_before_what_needs_none_is_data() -> None:
         (lambda: calls.render_read([("a", None, None)]), "relation"),
         (lambda: calls.render_read([]), "needs a query"),
         (lambda: calls.render_results(["a", ""]), "result 1"),
+        (lambda: calls.render_results("ab"), "iterable of names, not 'ab'"),
+        (lambda: calls.render_results(None), "iterable of names"),  # type: ignore[arg-type]
+        (lambda: calls.render_write("abc"), "iterable of facts"),
+        (lambda: calls.render_write([("a", "b", "c"), 5]), "fact 1"),  # type: ignore[list-item]
+        (lambda: calls.render_write([{"a", "b", "c"}]), "fact 0"),  # type: ignore[list-item]
+        (lambda: calls.render_read([None]), "query 0"),  # type: ignore[list-item]
+        (lambda: calls.parse(None), "string or bytes"),  # type: ignore[arg-type]
         (lambda: calls.render_results(["a"], "|"), "separator"),
         (lambda: Parser("|"), "separator"),
         (lambda: calls.parse_results("a", ""), "separator"),
